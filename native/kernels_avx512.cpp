@@ -1,0 +1,124 @@
+// AVX-512 with VNNI: one register is a panel's sixteen outputs.
+#include "kernels.hpp"
+
+#include "intrinsics.hpp"
+
+namespace foredraft {
+namespace {
+
+using F = __m512;
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline F set1(float x) { return _mm512_set1_ps(x); }
+inline F add(F x, F y) { return _mm512_add_ps(x, y); }
+inline F sub(F x, F y) { return _mm512_sub_ps(x, y); }
+inline F mul(F x, F y) { return _mm512_mul_ps(x, y); }
+inline F div(F x, F y) { return _mm512_div_ps(x, y); }
+inline F maximum(F x, F y) { return _mm512_max_ps(x, y); }
+inline F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
+inline F fnma(F x, F y, F z) { return _mm512_fnmadd_ps(x, y, z); }
+inline F round(F x) { return _mm512_roundscale_ps(x, 8); }
+inline F power2(F n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+inline F less(F a, F b, F x, F y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
+inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+
+#include "kernels_lanes.inc"
+
+inline uint16_t to_half(float value) { return (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), 0), 0); }
+inline float from_half(uint16_t value) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(value))); }
+
+constexpr size_t W = 16;
+constexpr int kTile = 16;
+constexpr int kUnrolledRows = 16;  // accumulators of sixteen rows and eight registers of codes stay in the 32 registers
+using Int = __m512i;
+using Col = __m512;
+inline Int load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline Int bytes(char value) { return _mm512_set1_epi8(value); }
+inline Int both(Int x, Int y) { return _mm512_and_si512(x, y); }
+inline Int either(Int x, Int y) { return _mm512_or_si512(x, y); }
+inline Int left(Int x, int bits) { return _mm512_slli_epi16(x, bits); }
+inline Int right(Int x, int bits) { return _mm512_srli_epi16(x, bits); }
+inline Int word(const void* p) {
+    int value;
+    __builtin_memcpy(&value, p, 4);
+    return _mm512_set1_epi32(value);
+}
+inline Col all(float x) { return _mm512_set1_ps(x); }
+inline Col to_float(Int x) { return _mm512_cvtepi32_ps(x); }
+inline void store_col(float* p, Col x) { _mm512_storeu_ps(p, x); }
+inline Col load_halves(const uint16_t* p) { return load_half(p); }
+inline Col load_counts(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+inline Int load_signed(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+
+struct F32Word;
+struct F16Word;
+struct BF16Word;
+inline Col load_words(const F32Word* p) { return _mm512_loadu_ps((const float*)p); }
+inline Col load_words(const F16Word* p) { return load_half((const uint16_t*)p); }
+inline Col load_words(const BF16Word* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
+
+inline uint32_t largest_bits(const float* x) {
+    const Int mask = _mm512_set1_epi32(0x7fffffff);
+    const Int a = both(_mm512_loadu_si512(x), mask), b = both(_mm512_loadu_si512(x + 16), mask);
+    return (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(a, b));
+}
+
+inline void quantise_group(const float* x, float inverse, bool finite, int8_t* q, int* first, int* second) {
+    if (!finite) {
+        for (int i = 0; i < 32; i++) q[i] = 0;
+        *first = *second = 0;
+        return;
+    }
+    const Col factor = all(inverse);
+    const Int a = _mm512_cvtps_epi32(mul(load(x), factor)), b = _mm512_cvtps_epi32(mul(load(x + 16), factor));
+    *first = _mm512_reduce_add_epi32(a), *second = _mm512_reduce_add_epi32(b);
+    _mm_storeu_si128((__m128i*)q, _mm512_cvtsepi32_epi8(a));
+    _mm_storeu_si128((__m128i*)(q + 16), _mm512_cvtsepi32_epi8(b));
+}
+
+template <int Count> inline Int dot(Int sum, const Int* u, const int8_t* q) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; i++) sum = _mm512_dpbusd_epi32(sum, u[i], word(q + 4 * i));
+    return sum;
+}
+
+template <int Bits> inline Int dot32(const Int u[8], const int8_t* q, const int16_t*) { return dot<8>(_mm512_setzero_si512(), u, q); }
+
+struct SubScales {
+    Int first, second, both;
+    SubScales(const int8_t* a, const int8_t* b) : first(load_signed(a)), second(load_signed(b)) {
+        both = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
+    }
+};
+
+// sum of sub_scale * (u - 32) * q over both halves of the group
+inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, const SubScales& s) {
+    const Int first = _mm512_mullo_epi32(dot<4>(_mm512_setzero_si512(), u, q), s.first);
+    const Int second = _mm512_mullo_epi32(dot<4>(_mm512_setzero_si512(), u + 4, q + 16), s.second);
+    return _mm512_sub_epi32(_mm512_add_epi32(first, second), _mm512_slli_epi32(_mm512_madd_epi16(s.both, word(halves)), 5));
+}
+
+#include "kernels_gemm.inc"
+
+uint64_t sweep(const uint8_t* data, size_t size) {
+    Int a[4] = {bytes(0), bytes(0), bytes(0), bytes(0)};
+    for (size_t i = 0; i < size; i += 256)
+        for (int j = 0; j < 4; j++) {
+            _mm_prefetch((const char*)data + i + 4096 + 64 * j, _MM_HINT_T0);
+            a[j] = _mm512_xor_si512(a[j], _mm512_load_si512(data + i + 64 * j));
+        }
+    return (uint64_t)_mm512_reduce_add_epi64(_mm512_xor_si512(_mm512_xor_si512(a[0], a[1]), _mm512_xor_si512(a[2], a[3])));
+}
+
+}  // namespace
+
+const Kernels& avx512_kernels() {
+    static const Kernels kernels = {"avx512", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, sweep};
+    return kernels;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,95 @@
+"""The native module (native/module.cpp, native/bind_pick.cpp). Arrays are C-contiguous; shapes stand in brackets."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32s = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+def isa_names() -> list[str]:
+    """Instruction sets this machine can run, best first."""
+
+class Model:
+    """A loaded model. ValueError: inconsistent arguments, nothing computed. MemoryError, RuntimeError (the file)."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        tensors: Sequence[tuple[str, str, int, int, int]],
+        path: str,
+        kv_blocks: int,
+        kv_type: str = "f16",
+        threads: int = 1,
+        isa: str = "",
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None: ...
+    def forward(
+        self,
+        tokens: Int32s,
+        parents: Int32s,
+        owners: Int32s,
+        lengths: Int32s,
+        tables: Int32s,
+        wanted: Int32s,
+        hidden_layers: Int32s,
+        hidden_rows: Int32s,
+    ) -> tuple[Floats, Floats]:
+        """tokens, parents, owners [n]; lengths [s]; tables [s, blocks] -> logits [wanted, vocab],
+        hidden [hidden_layers, hidden_rows, dim].
+        """
+
+    def move(self, source: Int32s, target: Int32s) -> None:
+        """Copy keys and values between physical slots (block * 64 + offset), in order."""
+
+    def dequantise(self, name: str) -> Floats:
+        """A matrix [outputs, inputs] as float32, with the file's values exactly."""
+
+    @property
+    def threads(self) -> int: ...
+    @threads.setter
+    def threads(self, value: int) -> None: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_bytes_per_block(self) -> int: ...
+    @property
+    def isa(self) -> str: ...
+
+class Sweep:
+    """Memory to measure bandwidth on: `bytes` of it, on pages like the weights'."""
+
+    def __init__(self, bytes: int) -> None: ...
+    def seconds(self, model: Model) -> float:
+        """Time to read all of it once with the model's threads."""
+
+class PickSettings:
+    def __init__(
+        self,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition: float,
+        presence: float,
+        frequency: float,
+        seed: int,
+        bias: Mapping[int, float],
+    ) -> None: ...
+
+class Picker:
+    def __init__(self, threads: int = 1, baseline: bool = False) -> None: ...
+    def pick(
+        self,
+        logits: Floats,
+        settings: Sequence[PickSettings],
+        positions: Sequence[int],
+        seen: Sequence[Int32s],
+        counts: Sequence[Int32s],
+        paths: Sequence[Int32s],
+    ) -> list[int]:
+        """One token a row of logits [n, vocab]; below 0 is a refusal."""
+
+def pick_noise(seed: int, position: int, tokens: Int32s) -> NDArray[np.float64]: ...
+def pick_weights(lags: NDArray[np.float64], baseline: bool) -> NDArray[np.uint64]: ...

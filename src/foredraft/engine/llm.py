@@ -1,0 +1,238 @@
+"""`LLM`: a model in this process, asked from Python. One request after another; what they hold is freed when
+they end.
+
+with LLM("qwen2.5-coder-1.5b") as llm: for burst in llm.stream("Write a haiku about rivers."):
+print(burst.text, end="", flush=True)
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast, overload
+
+from foredraft.core.sampling import Sampling
+from foredraft.core.target import Target
+from foredraft.core.trace import Trace
+from foredraft.engine.chat import Chat
+from foredraft.engine.completion import GREEDY, Completion
+from foredraft.engine.kv import BLOCK, KVPool, KVSequence, blocks_for
+from foredraft.engine.prompt import Prompt, Prompter, Prompts, is_many
+from foredraft.engine.stream import Host, Request, Stream
+from foredraft.errors import ContextError, TokenError, UsageError
+from foredraft.models.cache import find_model
+from foredraft.models.chat import ChatTemplate
+from foredraft.models.families import describe
+from foredraft.models.gguf import read_gguf
+from foredraft.models.stream import TextStream
+from foredraft.models.target import KVType, LoadOptions, NativeTarget, Progress
+from foredraft.models.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 4096
+SCRATCH = BLOCK  # positions beyond the context, for the rows of a draft at its very end
+
+
+class LLM:
+    """A model that is loaded once and answers many times.
+
+    `ctx` is the most tokens that prompt and answer may have together (by default 4096, or what the model was
+    trained for if that is less). `threads` 0 means one for each physical core. `kv` is the type keys and
+    values are kept in.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        ctx: int | None = None,
+        threads: int = 0,
+        kv: KVType = "f16",
+        progress: Progress | None = None,
+    ) -> None:
+        path = find_model(model)
+        started = time.perf_counter()
+        file = read_gguf(path)
+        spec = describe(file)
+        context = checked_context(ctx, spec.context)
+        options = LoadOptions(blocks_for(context + SCRATCH), kv, threads, progress=progress)
+        tokenizer = Tokenizer.from_gguf(file)
+        template = ChatTemplate.from_gguf(file, tokenizer)
+        self._set_up(NativeTarget.load(file, spec, options), tokenizer, template, str(model), context)
+        self.load_s = time.perf_counter() - started
+
+    @classmethod
+    def of(
+        cls, target: Target, tokenizer: Tokenizer, template: ChatTemplate, *, ctx: int, name: str = "model"
+    ) -> Self:
+        """An LLM around a target that is there already. It must have room for `blocks_for(ctx + SCRATCH)`
+        blocks.
+        """
+        llm = cls.__new__(cls)
+        llm._set_up(target, tokenizer, template, name, ctx)
+        llm.load_s = 0.0
+        return llm
+
+    def _set_up(
+        self, target: Target, tokenizer: Tokenizer, template: ChatTemplate, name: str, context: int
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.name = name
+        self.ctx = context
+        self.pool = KVPool(blocks_for(context + SCRATCH))
+        self.prompter = Prompter(tokenizer, template, target.vocab)
+        self._lock = threading.RLock()
+        self._chats: weakref.WeakSet[Chat] = weakref.WeakSet()
+
+    @overload
+    def generate(
+        self, prompt: Prompt, sampling: Sampling = ..., *, raw: bool = ..., logprobs: int | None = ...
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: Prompts, sampling: Sampling = ..., *, raw: bool = ..., logprobs: int | None = ...
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        sampling: Sampling = GREEDY,
+        *,
+        raw: bool = False,
+        logprobs: int | None = None,
+    ) -> Completion | list[Completion]:
+        """The whole answer to a prompt, or the list of answers to a list of prompts.
+
+        A prompt is a text, a list of messages or a list of token ids. A text is put to the model as a user's
+        message in its chat template; `raw`, or a model without a template, continues it instead. `logprobs`
+        reports the probability of each token, and of that many of the likeliest ones beside it.
+        """
+        if is_many(prompt):
+            return [self._complete(one, sampling, raw, logprobs) for one in prompt]
+        return self._complete(cast(Prompt, prompt), sampling, raw, logprobs)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling = GREEDY,
+        *,
+        raw: bool = False,
+        logprobs: int | None = None,
+        trace: Trace | None = None,
+    ) -> Stream:
+        """The same answer in bursts, as they come. `trace` is called once a round."""
+        submitted = time.perf_counter()
+        ids = self.prompter.encode(prompt, raw)
+        return self.start(self.request(ids, sampling, submitted, logprobs, trace))
+
+    def chat(self, system: str | None = None) -> Chat:
+        """A conversation that remembers what was said, and keeps it computed as long as there is room."""
+        chat = Chat(self, system)
+        self._chats.add(chat)
+        return chat
+
+    def tokenize(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+        """The ids of a text. `special` reads control tokens written out in it; `bos` adds the beginning token
+        where the model asks for one.
+        """
+        return self.tokenizer.encode(text, special=special, bos=bos)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids; `special` spells out control tokens."""
+        return self.tokenizer.decode(ids, special=special)
+
+    def request(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        submitted: float,
+        logprobs: int | None = None,
+        trace: Trace | None = None,
+    ) -> Request:
+        """A request for the continuation of these ids, checked against this model and its context."""
+        if len(ids) >= self.ctx:
+            raise ContextError(
+                f"the prompt has {len(ids)} tokens, but prompt and answer together may have {self.ctx}. "
+                f"Shorten the prompt, or load the model with a longer context (ctx="
+                f"{len(ids) + sampling.max_tokens}; on the command line --ctx)."
+            )
+        if logprobs is not None and not 0 <= logprobs <= self.target.vocab:
+            raise UsageError(
+                f"logprobs is {logprobs}, but must be between 0 and {self.target.vocab}, or None"
+            )
+        check_settings(sampling, self.target.vocab)
+        ends = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            ends |= self.tokenizer.eos_ids
+        most = min(sampling.max_tokens, self.ctx - len(ids))
+        return Request(ids, sampling.resolve(), ends, most, submitted, logprobs, trace)
+
+    def start(self, request: Request, cache: KVSequence | None = None) -> Stream:
+        """Begin to answer; without a cache of the caller's, in one that lives as long as the answer."""
+        self._make_room(request, cache)
+        if cache is None:
+            cache = self.pool.open()
+            release = cache.close
+        else:
+            release = _nothing
+        host = Host(self.target, cache, self._lock, release)
+        stops = request.sampling.stop
+        text = TextStream(self.tokenizer, stops=stops, end_ids=request.ends, max_tokens=request.most)
+        return Stream(host, request, text)
+
+    def close(self) -> None:
+        """Free what conversations hold. The model's memory goes when nothing refers to it any more."""
+        for chat in list(self._chats):
+            chat.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _complete(self, prompt: Prompt, sampling: Sampling, raw: bool, logprobs: int | None) -> Completion:
+        with self.stream(prompt, sampling, raw=raw, logprobs=logprobs) as stream:
+            for _ in stream:
+                pass
+        return stream.completion
+
+    def _make_room(self, request: Request, cache: KVSequence | None) -> None:
+        """Conversations that wait for their user give way, the longest idle first: they can be computed
+        again.
+        """
+        longest = len(request.prompt) + request.most + SCRATCH
+        needed = blocks_for(longest) - (0 if cache is None else len(cache.blocks))
+        idle = [chat for chat in self._chats if chat.is_idle and chat.cache is not cache]
+        for chat in sorted(idle, key=lambda chat: chat.used_at):
+            if self.pool.num_free >= needed:
+                return
+            chat.forget()
+
+
+def checked_context(asked: int | None, trained: int) -> int:
+    """The context to provide for: what is asked, if the model was trained for it."""
+    if asked is None:
+        return min(DEFAULT_CONTEXT, trained)
+    if not 2 <= asked <= trained:
+        raise UsageError(
+            f"ctx is {asked}, but must be between 2 and {trained}, which this model was trained for"
+        )
+    return asked
+
+
+def check_settings(sampling: Sampling, vocab: int) -> None:
+    """Refuse token ids that the model does not have."""
+    for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+        for token in ids:
+            if token >= vocab:
+                raise TokenError(f"{name} names token {token}, but the vocabulary ends at {vocab - 1}")
+
+
+def _nothing() -> None:
+    """What is to be released of a cache that somebody else holds."""
