@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 SANITIZE_VENV := .venv-sanitize
+EMULATE_VENV := .venv-emulate
 # One job per core, unless JOBS says otherwise.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -20,7 +21,7 @@ DEMO_MODEL := qwen2.5-coder-1.5b
 DEMO_PROMPT := Write a Python function that returns the n-th Fibonacci number, with a docstring.
 TEST_MODEL := smollm2-135m
 
-.PHONY: setup demo test test-models check fix bench peers sanitize nightly clean
+.PHONY: setup demo test test-models check fix bench peers sanitize emulate nightly clean
 
 setup: $(STAMPS)/package
 
@@ -62,12 +63,17 @@ sanitize: $(SANITIZE_VENV)/stamp
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	$(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider --capture=sys -m "not models and not nightly" $(SANITIZE_TESTS)
 
+# The invariance tests with the AVX-512 and AVX-VNNI kernels emulated by SIMDe (Debian: libsimde-dev), for machines
+# that lack these instructions: the same source, its bits compared with AVX2 and scalar.
+emulate: $(EMULATE_VENV)/stamp
+	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -m "not models and not nightly" tests/native
+
 nightly: $(STAMPS)/package $(STAMPS)/test
 	$(BIN)/foredraft pull --all
 	$(BIN)/python -m pytest -m nightly
 
 clean:
-	rm -rf build dist $(VENV) $(SANITIZE_VENV)
+	rm -rf build dist $(VENV) $(SANITIZE_VENV) $(EMULATE_VENV)
 
 $(STAMPS)/venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "foredraft needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -88,10 +94,16 @@ $(STAMPS)/dev $(STAMPS)/test: $(STAMPS)/%: pyproject.toml scripts/requires.py | 
 	$(BIN)/$(PIP_INSTALL) $$($(BIN)/python scripts/requires.py $*)
 	touch $@
 
+# A second build of the native module in a virtual environment of its own: $(call other_build,VENV,FOLDER,OPTIONS)
+define other_build
+$(PYTHON) -m venv $(1)
+$(1)/bin/$(PIP_INSTALL) cmake ninja pytest hypothesis gguf $$($(PYTHON) scripts/requires.py build base)
+PATH="$(CURDIR)/$(1)/bin:$$PATH" $(1)/bin/$(BUILD) -C build-dir=build/$(2) -C install.strip=false $(3) .
+touch $@
+endef
+
 $(SANITIZE_VENV)/stamp: $(SOURCES) scripts/requires.py
-	$(PYTHON) -m venv $(SANITIZE_VENV)
-	$(SANITIZE_VENV)/bin/$(PIP_INSTALL) cmake ninja pytest hypothesis gguf \
-	  $$($(SANITIZE_VENV)/bin/python scripts/requires.py build base)
-	PATH="$(CURDIR)/$(SANITIZE_VENV)/bin:$$PATH" $(SANITIZE_VENV)/bin/$(BUILD) \
-	  -C build-dir=build/sanitize -C install.strip=false -C cmake.define.FOREDRAFT_SANITIZE=ON .
-	touch $@
+	$(call other_build,$(SANITIZE_VENV),sanitize,-C cmake.define.FOREDRAFT_SANITIZE=ON)
+
+$(EMULATE_VENV)/stamp: $(SOURCES) scripts/requires.py tests/native/emulated_intrinsics.hpp
+	$(call other_build,$(EMULATE_VENV),emulate,-C cmake.define.FOREDRAFT_EMULATE=ON)

@@ -3,10 +3,34 @@
 namespace foredraft {
 namespace {
 
-// Weights a thread takes at once: few enough to stay in a core's cache while several tiles of rows pass, enough to outweigh the claim.
-constexpr size_t kTaskBytes = 48 << 10;
+// Weights that pass under several tiles of rows at once: few enough to stay in a core's cache.
+constexpr size_t kCachedBytes = 48 << 10;
+// The least a thread takes at once: enough to outweigh the claim.
+constexpr size_t kTaskBytes = 16 << 10;
 
-size_t panels_per_task(const Matrix& w) { return w.panel_bytes >= kTaskBytes ? 1 : kTaskBytes / w.panel_bytes; }
+struct Task {
+    const Product* product;
+    size_t begin, end;  // panels
+};
+
+size_t panels_in(size_t bytes, const Matrix& w) { return w.panel_bytes >= bytes ? 1 : bytes / w.panel_bytes; }
+
+// Long runs first, ever shorter ones towards the end: at a run's end what was prefetched belongs to somebody else, so runs should be long;
+// the last ones should be short, so that the threads finish together.
+std::vector<Task> share_out(const std::vector<Product>& products, size_t threads) {
+    size_t left = 0;
+    for (const Product& p : products) left += p.weights->panels() * p.weights->panel_bytes;
+    std::vector<Task> tasks;
+    for (const Product& p : products) {
+        for (size_t begin = 0, end; begin < p.weights->panels(); begin = end) {
+            const size_t share = left / (2 * threads), step = panels_in(share > kTaskBytes ? share : kTaskBytes, *p.weights);
+            end = begin + step < p.weights->panels() ? begin + step : p.weights->panels();
+            left -= (end - begin) * p.weights->panel_bytes;
+            tasks.push_back({&p, begin, end});
+        }
+    }
+    return tasks;
+}
 
 }  // namespace
 
@@ -30,17 +54,13 @@ void Activations::fill(const Kernels& kernels, ThreadPool& pool, const float* x,
 }
 
 void multiply(const Kernels& kernels, ThreadPool& pool, const Activations& x, const std::vector<Product>& products) {
-    size_t tasks = 0;
-    for (const Product& p : products) tasks += (p.weights->panels() + panels_per_task(*p.weights) - 1) / panels_per_task(*p.weights);
-    pool.run(tasks, [&](size_t task, size_t) {
-        for (const Product& p : products) {
-            const size_t step = panels_per_task(*p.weights), panels = p.weights->panels(), count = (panels + step - 1) / step;
-            if (task < count) {
-                const size_t begin = task * step, end = begin + step < panels ? begin + step : panels;
-                kernels.gemm(*p.weights, begin, end, x.tiles().data(), x.tiles().size(), p.y, p.row_stride);
-                return;
-            }
-            task -= count;
+    const std::vector<Task> tasks = share_out(products, pool.threads());
+    pool.run(tasks.size(), [&](size_t i, size_t) {
+        const Product& p = *tasks[i].product;
+        const size_t step = x.tiles().size() > 1 ? panels_in(kCachedBytes, *p.weights) : tasks[i].end - tasks[i].begin;
+        for (size_t begin = tasks[i].begin; begin < tasks[i].end; begin += step) {
+            const size_t end = begin + step < tasks[i].end ? begin + step : tasks[i].end;
+            kernels.gemm(*p.weights, begin, end, x.tiles().data(), x.tiles().size(), p.y, p.row_stride);
         }
     });
 }

@@ -1,6 +1,7 @@
 // Which instruction sets this machine can run.
 #include "kernels.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -44,7 +45,8 @@ size_t available_kernels(const char* names[4]) {
 const Kernels& choose_kernels(const char* name) {
     const char* names[4];
     const size_t count = available_kernels(names);
-    const char* wanted = *name ? name : names[0];
+    const char* asked = *name ? name : std::getenv("FOREDRAFT_ISA");
+    const char* wanted = asked && *asked ? asked : names[0];
     for (size_t i = 0; i < count; i++) {
         if (std::strcmp(names[i], wanted) != 0) continue;
 #if defined(__x86_64__)

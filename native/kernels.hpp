@@ -62,7 +62,8 @@ const Kernels& avxvnni_kernels();
 const Kernels& avx512_kernels();
 #endif
 
-// The best table this machine can run, or the one called `name`; throws std::invalid_argument for one it can't.
+// The table called `name`; where that is empty the one FOREDRAFT_ISA names, else the best this machine can run. Throws
+// std::invalid_argument for one it can't run.
 const Kernels& choose_kernels(const char* name);
 // Names this machine can run, best first; returns how many.
 size_t available_kernels(const char* names[4]);

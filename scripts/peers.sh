@@ -14,6 +14,9 @@ build=peers/build-$version
 venv=peers/venv
 
 mkdir -p peers
+# Two builds in one folder would spoil each other.
+exec 9>peers/lock
+flock 9
 if [ ! -x "$build/bin/llama-bench" ]; then
   if [ ! -e "$venv/ready" ]; then
     "$python" -m venv "$venv"

@@ -72,3 +72,8 @@ def keep(native, table, length, path):
     source = int32s(slot(table, length + row) for row, _ in moved)
     native.model.move(source, int32s(slot(table, length + place) for _, place in moved))
     return length + len(path)
+
+
+def assert_same(found, expected):
+    wrong = np.flatnonzero((found != expected).any(axis=1))
+    assert not len(wrong), f"rows {wrong.tolist()} of {len(found)} differ from the same rows alone"

@@ -185,6 +185,7 @@ def windows_of(tokenizer, text, case):
     return [[*first, *window[len(first) :]] for window in whole]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "case"),
     [
