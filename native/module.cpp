@@ -134,6 +134,6 @@ NB_MODULE(_native, m) {
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("kv_bytes_per_block", &Model::kv_block_bytes)
         .def_prop_ro("isa", &Model::isa);
-    nb::class_<Sweep>(m, "Sweep").def(nb::init<size_t>(), nb::arg("bytes")).def("seconds", &Sweep::seconds, nb::arg("model"));
+    nb::class_<Sweep>(m, "Sweep").def(nb::init<size_t>(), nb::arg("size")).def("seconds", &Sweep::seconds, nb::arg("model"));
     bind_pick(m);
 }

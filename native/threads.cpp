@@ -1,5 +1,9 @@
 #include "threads.hpp"
 
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -29,10 +33,18 @@ FloatMode::~FloatMode() {}
 #endif
 
 ThreadPool::ThreadPool(size_t threads) {
-    for (size_t i = 1; i < threads; i++) helpers_.emplace_back([this, i] { help(i); });
+    try {
+        for (size_t i = 1; i < threads; i++) helpers_.emplace_back([this, i] { help(i); });
+    } catch (const std::system_error&) {
+        const size_t started = this->threads();
+        join();  // a thread that still runs must not be destroyed
+        throw std::invalid_argument("the system allows " + std::to_string(started) + " threads, not " + std::to_string(threads));
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join(); }
+
+void ThreadPool::join() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_ = true;

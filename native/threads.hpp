@@ -40,6 +40,7 @@ private:
     void run(size_t count, Function function, const void* context);
     void work(uint32_t job, size_t worker);
     void help(size_t worker);
+    void join();
 
     // High half: the job's number; low half: the next tile. A claim succeeds only while its job is the current one, and the job cannot
     // end while a claimed tile is not done: so the fields below are stable for whoever holds a tile.

@@ -1,4 +1,4 @@
-"""Runs `foredraft` as a user does: on a terminal of its own, with keys pressed when something has appeared."""
+"""Runs `foredraft` as a user does: on a terminal of its own, keys pressed when something has appeared."""
 
 import os
 import pty
@@ -51,7 +51,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def press_until(self, keys, text):
-        """Press again while the text does not appear: between showing its prompt and waiting for keys, Python's
+        """Press again while the text does not appear: between its prompt and waiting for keys, Python's
         `input` has a moment in which a signal goes unnoticed until the next key."""
         self.press(keys)
         while text not in self.seen[self.mark :]:

@@ -1,4 +1,4 @@
-"""The native module (native/module.cpp, native/bind_pick.cpp). Arrays are C-contiguous; shapes stand in brackets."""
+"""The native module (native/module.cpp, native/bind_pick.cpp). Arrays are C-contiguous."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,9 @@ def isa_names() -> list[str]:
     """Instruction sets this machine can run, best first."""
 
 class Model:
-    """A loaded model. ValueError: inconsistent arguments, nothing computed. MemoryError, RuntimeError (the file)."""
+    """A loaded model. Inconsistent arguments are a ValueError, and nothing is computed; a file that cannot be
+    mapped is a RuntimeError.
+    """
 
     def __init__(
         self,
@@ -58,9 +60,9 @@ class Model:
     def isa(self) -> str: ...
 
 class Sweep:
-    """Memory to measure bandwidth on: `bytes` of it, on pages like the weights'."""
+    """Memory to measure bandwidth on: `size` bytes, on pages like the weights'."""
 
-    def __init__(self, bytes: int) -> None: ...
+    def __init__(self, size: int) -> None: ...
     def seconds(self, model: Model) -> float:
         """Time to read all of it once with the model's threads."""
 
@@ -91,5 +93,5 @@ class Picker:
     ) -> list[int]:
         """One token a row of logits [n, vocab]; below 0 is a refusal."""
 
-def pick_noise(seed: int, position: int, tokens: Int32s) -> NDArray[np.float64]: ...
-def pick_weights(lags: NDArray[np.float64], baseline: bool) -> NDArray[np.uint64]: ...
+def pick_noise(seed: int, position: int, tokens: Int32s) -> list[float]: ...
+def pick_weights(lags: Sequence[float], baseline: bool = False) -> list[int]: ...

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foredraft.measure.machine import commit, field, load_average, this_machine, versions
+from foredraft.measure.machine import Others, busy_s, commit, field, load_average, this_machine, versions
 
 
 def test_field_is_the_first_of_its_name():
@@ -32,3 +32,14 @@ def test_commit_is_that_of_the_checkout_and_of_no_other():
         assert commit() is None
     else:
         assert (commit() or done.stdout.strip()).removesuffix("-dirty") == done.stdout.strip()
+
+
+def test_time_of_all_cores_counts_what_the_host_took():
+    assert busy_s("cpu  100 20 30 4000 500 6 7 8 90 0\ncpu0 1 1 1 1\n", 100) == pytest.approx(1.71)
+    assert busy_s("", 100) == 0.0
+
+
+def test_others_are_not_ourselves():
+    others = Others()
+    sum(range(10**6))
+    assert others.cores() >= 0.0

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ RUN = Circumstances(
     machine=Machine("Some CPU", 2, "32768K", 1 << 34, "Linux 6.1 x86_64"),
     versions={"foredraft": "0.1.0"},
     load_average=(0.25, 1.5),
+    others_cores=0.02,
 )
 
 
@@ -31,7 +33,7 @@ def test_table_has_every_figure_with_spread_goal_and_verdict():
     head, columns, bandwidth, share, overhead, goals = as_text(RESULT, RUN).splitlines()
     assert head == (
         "some-model: 2 threads, avx2, Some CPU, 2 cores, load average 0.2 before, 1.5 after, "
-        "llama.cpp 11434 (abc)"
+        "other programs used 0.02 cores, llama.cpp 11434 (abc)"
     )
     assert columns.split() == ["FIGURE", "MEDIAN", "QUARTILES", "N", "GOAL"]
     assert bandwidth.split("  ")[0] == "memory bandwidth"
@@ -65,3 +67,8 @@ def test_raw_samples_give_the_same_figures_again():
     again = Measured(settings, answer["samples"], answer["weight_bytes"], answer["file_bytes"])
     figures = figures_of(again, ["share"])
     assert figures[0].summary.median == pytest.approx(answer["figures"][1]["median"], rel=1e-5)
+
+
+def test_disturbed_run_says_so():
+    assert "do not rely" not in as_text(RESULT, RUN)
+    assert "do not rely" in as_text(RESULT, replace(RUN, others_cores=0.5)).splitlines()[-1]

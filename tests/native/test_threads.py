@@ -2,6 +2,9 @@
 job that loses a tile shows as other bits, a stalled one as a test that never ends.
 """
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -86,3 +89,34 @@ def test_sweep_reads_beside_passes(native, expected):
         found = pool.submit(lambda: [native.prefill(tokens_of(2, 20), [2]) for _ in range(20)])
         assert all(seconds > 0 for seconds in sweeps.result())
         assert all((bits == expected[2]).all() for bits in found.result())
+
+
+THREADS_THAT_DO_NOT_FIT = """
+import resource, sys
+from bare_native import Native
+native = Native(sys.argv[1], threads=2)
+before = native.prefill([1, 2, 3], [0]).tobytes()
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+try:
+    native.model.threads = 1000
+except ValueError as error:
+    print(error)
+assert native.model.threads == 2
+assert native.prefill([1, 2, 3], [0]).tobytes() == before
+"""
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer needs address space")
+def test_threads_that_the_system_does_not_allow_are_refused(tmp_path):
+    path = write_tiny(tmp_path / "a")
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_THAT_DO_NOT_FIT, str(path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the system allows" in done.stdout
+    assert "not 1000" in done.stdout

@@ -15,7 +15,7 @@ from foredraft.errors import UsageError
 if TYPE_CHECKING:
     from foredraft.cli import Subparsers
 
-CALM = 0.75  # load average per core up to which figures are worth something
+CALM = 0.75  # load average per core
 NOT_CALM = "bench: the load average is {:.1f}: other programs are running, and figures will suffer"
 
 
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     here, before = machine.this_machine(), machine.load_average()
     if before > CALM * here.cores:
         print(NOT_CALM.format(before), file=sys.stderr)
+    others = machine.Others()
     with ticker() as say:
         result = bench(order, say)
     circumstances = Circumstances(
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         machine=here,
         versions=machine.versions(),
         load_average=(before, machine.load_average()),
+        others_cores=others.cores(),
     )
     print(as_text(result, circumstances))
     if args.out is not None:

@@ -62,7 +62,10 @@ class Sampling:
 
     def resolve(self) -> Self:
         """These settings with a seed: the one given, else one from the system, so that it can be reported."""
-        return self if self.seed is not None else replace(self, seed=int.from_bytes(os.urandom(8), "little") >> 11)
+        if self.seed is not None:
+            return self
+        drawn = int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits: JSON readers round what is longer
+        return replace(self, seed=drawn)
 
     def _check_temperature(self) -> None:
         allowed = "0 (the likeliest token) or 1e-06 to 1e+06"

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ from foredraft.models.cores import physical_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
+STAT = Path("/proc/stat")
 LAST_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 SOURCE = "src/foredraft/measure/machine.py"  # where this file lies in a checkout
 
@@ -54,6 +56,31 @@ def commit() -> str | None:
 def load_average() -> float:
     """Processes that wanted a core in the last minute, on average."""
     return os.getloadavg()[0]
+
+
+class Others:
+    """How much of the machine something else has used since this object was made: other programs, and other
+    machines on the same host. Our own processes count from when they have ended.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._before = self._foreign_s()
+
+    def cores(self) -> float:
+        """On average."""
+        return max(0.0, self._foreign_s() - self._before) / (time.monotonic() - self._started)
+
+    def _foreign_s(self) -> float:
+        return busy_s(_text(STAT), os.sysconf("SC_CLK_TCK")) - sum(os.times()[:4])
+
+
+def busy_s(stat: str, ticks: int) -> float:
+    """Seconds that all cores together were not idle, from the text of /proc/stat."""
+    if not stat:
+        return 0.0
+    user, nice, system, _idle, _wait, irq, soft, steal, *_ = map(int, stat.split("\n")[0].split()[1:])
+    return (user + nice + system + irq + soft + steal) / ticks
 
 
 def field(text: str, name: str) -> str | None:

@@ -9,12 +9,19 @@ from foredraft.measure.figures import Figure
 from foredraft.measure.machine import Machine
 from foredraft.measure.stats import number
 
+CALM_CORES = 0.1
+NOT_CALM = (
+    "Other programs were running: do not rely on these figures, least of all on those against llama.cpp, "
+    "whose threads wait for each other and so suffer most."
+)
 VERDICTS = {None: "", True: "pass", False: "MISS"}
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Of one run; load averages are those before and after."""
+    """Of one run. Load averages are those before and after; `others_cores` is what other programs used
+    meanwhile.
+    """
 
     model: str
     command: Sequence[str]
@@ -24,6 +31,7 @@ class Circumstances:
     machine: Machine
     versions: dict[str, str]
     load_average: tuple[float, float]
+    others_cores: float
 
 
 def as_text(result: Result, run: Circumstances) -> str:
@@ -35,6 +43,7 @@ def as_text(result: Result, run: Circumstances) -> str:
         run.machine.cpu or "unknown CPU",
         f"{run.machine.cores} cores",
         f"load average {before:.1f} before, {after:.1f} after",
+        f"other programs used {run.others_cores:.2f} cores",
     ]
     if result.peer_build:
         parts.append(f"llama.cpp {result.peer_build}")
@@ -46,6 +55,8 @@ def as_text(result: Result, run: Circumstances) -> str:
     ]
     if any(figure.goal for figure in result.figures):
         lines.append("Goals are those of qwen2.5-coder-1.5b on two cores.")
+    if run.others_cores > CALM_CORES:
+        lines.append(NOT_CALM)
     return "\n".join(lines)
 
 
