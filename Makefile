@@ -61,12 +61,12 @@ SANITIZE_TESTS = $(shell grep -lrE '_native|NativeTarget|LLM' tests --include='t
 sanitize: $(SANITIZE_VENV)/stamp
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider --capture=sys -m "not models and not nightly" $(SANITIZE_TESTS)
+	$(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider --capture=sys -m "not models and not slow and not nightly" $(SANITIZE_TESTS)
 
 # The invariance tests with the AVX-512 and AVX-VNNI kernels emulated by SIMDe (Debian: libsimde-dev), for machines
 # that lack these instructions: the same source, its bits compared with AVX2 and scalar.
 emulate: $(EMULATE_VENV)/stamp
-	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -m "not models and not nightly" tests/native
+	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -m "not models and not slow and not nightly" tests/native
 
 nightly: $(STAMPS)/package $(STAMPS)/test
 	$(BIN)/foredraft pull --all

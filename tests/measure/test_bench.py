@@ -37,15 +37,15 @@ def peer(tmp_path):
 
 def test_everything_is_measured_beside_a_peer(model, peer):
     said = []
-    result = bench(Order(model, threads=1, repeat=4, peer=peer, settings=SMALL), said.append)
+    result = bench(Order(model, threads=1, repeat=6, peer=peer, settings=SMALL), said.append)
     samples, settings = result.measured.samples, result.measured.settings
     assert settings == SMALL.fitted(512)
     counts = {key: len(values) for key, values in samples.items()}
     passes = [f"pass_s {rows}@{settings.middle}" for rows in SMALL.rows]
     passes += [f"pass_s 1@{settings.short}", f"pass_s 1@{settings.long}", f"pass_s 8@{settings.long}"]
     assert counts == {
-        "bandwidth_gb_s": 5,
-        **dict.fromkeys([*passes, "pick_s", "free_s", "taken_s"], 4),
+        "bandwidth_gb_s": 6,
+        **dict.fromkeys([*passes, "pick_s", "free_s", "taken_s"], 6),
         **dict.fromkeys(["tok_s", "prompt_tok_s", "peer_tok_s", "peer_prompt_tok_s", "load_s"], 2),
         "overhead_s": 2 * (settings.generated - 1),
         "peak_bytes": 1,
@@ -56,7 +56,15 @@ def test_everything_is_measured_beside_a_peer(model, peer):
     assert list(dict.fromkeys(figure.name for figure in result.figures)) == list(FIGURES)
     assert result.peer_build == "1 (fake)"
     assert result.measured.file_bytes == model.stat().st_size
-    assert "passes: round 4 of 4" in said
+    assert "passes: round 6 of 6" in said
+
+
+def test_bandwidth_has_at_least_five_sweeps(model):
+    result = bench(Order(model, threads=1, repeat=1, only=("share",), settings=SMALL), print)
+    assert {key: len(values) for key, values in result.measured.samples.items()} == {
+        "bandwidth_gb_s": 5,
+        f"pass_s 1@{result.measured.settings.short}": 1,
+    }
 
 
 def test_only_what_is_asked_for_is_measured(model):

@@ -41,7 +41,7 @@ def add(subparsers: "Subparsers") -> None:
         type=int,
         default=15,
         metavar="N",
-        help="rounds of passes (15); a third of it for long runs",
+        help="rounds of passes (15); a fifth of it for long runs",
     )
     parser.add_argument("--only", metavar="NAMES", help="only these figures, as in share,rows,load")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

@@ -54,7 +54,11 @@ class Rows:
         if not len(self.tokens) == len(self.parents) == len(self.owners):
             counts = f"{len(self.tokens)} tokens, {len(self.parents)} parents, {len(self.owners)} owners"
             raise ValueError(f"{counts}: not one of each a row")
-        if not len(self):
+        if len(self) < 2:  # decoding: arrays of one are checked sooner without array arithmetic
+            if len(self) and (self.tokens[0] < 0 or self.owners[0] < 0):
+                raise ValueError("a row has a negative token or owner")
+            if len(self) and self.parents[0] != COMMITTED:
+                raise ValueError("a row must come after its parent")
             return
         if (self.tokens | self.owners).min() < 0:
             raise ValueError("a row has a negative token or owner")

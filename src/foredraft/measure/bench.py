@@ -19,7 +19,7 @@ from foredraft.measure.workbench import Workbench
 from foredraft.models.cores import physical_cores
 
 Say = Callable[[str], None]
-RUNS = 3  # one round of long runs for so many rounds of passes
+RUNS = 5  # one round of long runs for so many rounds of passes
 
 
 @dataclass(frozen=True)

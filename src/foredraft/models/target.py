@@ -97,8 +97,8 @@ class NativeTarget:
             raise TokenError(
                 f"token {rows.tokens.max()} is outside the vocabulary, which ends at {self.vocab - 1}"
             )
-        for cache, count in zip(caches, np.bincount(rows.owners, minlength=len(caches)), strict=True):
-            cache.reserve(int(count))
+        for cache, count in zip(caches, rows_each(rows, len(caches)), strict=True):
+            cache.reserve(count)
         logits, hidden = self.model.forward(
             rows.tokens,
             rows.parents,
@@ -125,8 +125,15 @@ def _unwatched(done: int, total: int) -> None:
     """Nobody watches, but a moment in Python lets Ctrl-C end the loading."""
 
 
+def rows_each(rows: Rows, owners: int) -> list[int]:
+    """How many rows each owner has."""
+    return [len(rows)] if owners == 1 else np.bincount(rows.owners, minlength=owners).tolist()
+
+
 def tables_of(caches: Sequence[Cache]) -> Int32s:
     """[caches, most blocks]; what a shorter one lacks is 0 and never read."""
+    if len(caches) == 1:
+        return int32s(caches[0].blocks)[np.newaxis]
     tables = np.zeros((len(caches), max((len(cache.blocks) for cache in caches), default=0)), np.int32)
     for table, cache in zip(tables, caches, strict=True):
         table[: len(cache.blocks)] = cache.blocks
