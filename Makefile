@@ -29,9 +29,10 @@ demo: $(STAMPS)/package
 	$(BIN)/foredraft pull $(DEMO_MODEL)
 	$(BIN)/foredraft run -m $(DEMO_MODEL) -n 200 "$(DEMO_PROMPT)"
 
+# Tests on the larger models run where these are in the cache, but once where test-models follows anyway.
 test: $(STAMPS)/package $(STAMPS)/test
 	$(BIN)/foredraft pull $(TEST_MODEL)
-	$(BIN)/python -m pytest -m "not nightly"
+	$(BIN)/python -m pytest -m "not nightly$(if $(filter test-models,$(MAKECMDGOALS)), and not models)"
 
 test-models: $(STAMPS)/package $(STAMPS)/test
 	$(BIN)/foredraft pull --all

@@ -13,12 +13,6 @@ SECONDS = 120  # until a test gives up; nothing is timed
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 
 
-def start_session():
-    """As a login does: a terminal of its own, and Ctrl-C heard even where the tests run in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.login_tty(os.dup(0))
-
-
 class Terminal:
     """A pseudo-terminal with a command running on it."""
 
@@ -33,7 +27,7 @@ class Terminal:
             stdout=self.slave,
             stderr=self.slave,
             start_new_session=True,
-            preexec_fn=start_session,
+            preexec_fn=lambda: os.login_tty(os.dup(0)),
             env={**os.environ, "TERM": "xterm"},
         )
 
