@@ -38,7 +38,7 @@ def add(subparsers: "Subparsers") -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object instead of the text (and measure memory bandwidth: half a second)",
+        help="print one JSON object instead of the text (and measure memory bandwidth: a second or two)",
     )
 
 
