@@ -18,6 +18,8 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 BUILD := $(PIP_INSTALL) --no-build-isolation --no-deps --force-reinstall
 
 DEMO_MODEL := qwen2.5-coder-1.5b
+# What the registry names as its drafter.
+DEMO_DRAFTER := qwen2.5-coder-0.5b
 DEMO_PROMPT := Write a Python function that returns the n-th Fibonacci number, with a docstring.
 TEST_MODEL := smollm2-135m
 
@@ -26,8 +28,8 @@ TEST_MODEL := smollm2-135m
 setup: $(STAMPS)/package
 
 demo: $(STAMPS)/package
-	$(BIN)/foredraft pull $(DEMO_MODEL)
-	$(BIN)/foredraft run -m $(DEMO_MODEL) -n 200 "$(DEMO_PROMPT)"
+	$(BIN)/foredraft pull $(DEMO_MODEL) $(DEMO_DRAFTER)
+	$(BIN)/foredraft run -m $(DEMO_MODEL) --compare -n 200 "$(DEMO_PROMPT)"
 
 # Tests on the larger models run where these are in the cache, but once where test-models follows anyway.
 test: $(STAMPS)/package $(STAMPS)/test

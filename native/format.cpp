@@ -213,6 +213,8 @@ const TypeInfo& info(const char* name) {
     throw std::invalid_argument("unknown tensor type " + std::string(name));
 }
 
+size_t row_bytes(Type type, size_t inputs) { return inputs / info(type).block_inputs * info(type).file_block_bytes; }
+
 size_t panel_bytes(Type type, size_t inputs) { return inputs / info(type).block_inputs * info(type).panel_block_bytes; }
 
 void convert(const Matrix& m, const uint8_t* file, uint8_t* data, size_t begin, size_t end) {

@@ -56,7 +56,9 @@ struct Matrix {
     bool quantised() const { return info(type).quantised; }
 };
 
-// Bytes of the panels of a matrix of this shape.
+// Bytes of a row in the file.
+size_t row_bytes(Type type, size_t inputs);
+// Bytes of a panel in memory.
 size_t panel_bytes(Type type, size_t inputs);
 // Converts panels [begin, end) of `matrix` from the file's rows at `file` into `data`; outputs beyond the last become zero.
 void convert(const Matrix& matrix, const uint8_t* file, uint8_t* data, size_t begin, size_t end);

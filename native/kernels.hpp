@@ -52,6 +52,7 @@ struct Kernels {
     void (*rope)(float* x, const float* cosine, const float* sine, size_t half_dim, bool interleaved);
     void (*store)(const float* x, size_t n, size_t step, bool half, uint8_t* out);  // to the cache's type, `step` elements apart
     void (*attend)(const AttentionTask& task);
+    void (*requantise)(const float* x, size_t groups, uint8_t* panel);  // [groups * 32 inputs][16 outputs] to Q4_0, for draft models
     uint64_t (*sweep)(const uint8_t* data, size_t bytes);  // reads every byte; bytes a multiple of 256
 };
 

@@ -57,7 +57,7 @@ inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, 
 }  // namespace
 
 const Kernels& avx2_kernels() {
-    static const Kernels kernels = {"avx2", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, sweep};
+    static const Kernels kernels = {"avx2", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, lanes_requantise, sweep};
     return kernels;
 }
 

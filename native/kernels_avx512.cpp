@@ -29,6 +29,8 @@ inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si25
 inline uint16_t to_half(float value) { return (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), 0), 0); }
 inline float from_half(uint16_t value) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(value))); }
 
+#include "kernels_requantise.inc"
+
 constexpr size_t W = 16;
 constexpr int kTile = 16;
 constexpr int kUnrolledRows = 16;  // accumulators of sixteen rows and eight registers of codes stay in the 32 registers
@@ -117,7 +119,7 @@ uint64_t sweep(const uint8_t* data, size_t size) {
 }  // namespace
 
 const Kernels& avx512_kernels() {
-    static const Kernels kernels = {"avx512", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, sweep};
+    static const Kernels kernels = {"avx512", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, lanes_requantise, sweep};
     return kernels;
 }
 

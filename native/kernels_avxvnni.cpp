@@ -33,7 +33,7 @@ inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, 
 }  // namespace
 
 const Kernels& avxvnni_kernels() {
-    static const Kernels kernels = {"avxvnni", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, sweep};
+    static const Kernels kernels = {"avxvnni", kTile, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, lanes_requantise, sweep};
     return kernels;
 }
 

@@ -42,6 +42,8 @@ inline F load_half(const uint16_t* p) { return each([=](int i) { return half_to_
 inline uint16_t to_half(float value) { return float_to_half(value); }
 inline float from_half(uint16_t value) { return half_to_float(value); }
 
+#include "kernels_requantise.inc"
+
 // ---- The row GEMM, one output at a time -----------------------------------------------------------------------------------------------
 
 int nibble(const uint8_t* low, size_t c, size_t k) {
@@ -176,7 +178,7 @@ uint64_t sweep(const uint8_t* data, size_t size) {
 }  // namespace
 
 const Kernels& scalar_kernels() {
-    static const Kernels kernels = {"scalar", 8, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, sweep};
+    static const Kernels kernels = {"scalar", 8, gemm, quantise, lanes_rms_norm, lanes_add, lanes_scale, lanes_gate, lanes_rope, lanes_store, lanes_attend, lanes_requantise, sweep};
     return kernels;
 }
 

@@ -1,7 +1,9 @@
-// Loading: every tensor of the file is converted to the kernel's form in parallel, and the file's pages are released as they are used.
+// Loading: every tensor of the file is converted to the kernel's form in parallel, and the file's pages are released as they are used. A
+// model that is to draft may be requantised on the way.
 #include <stdexcept>
 
 #include "model.hpp"
+#include "requantise.hpp"
 #include "rope.hpp"
 
 namespace foredraft {
@@ -11,17 +13,28 @@ struct Model::Loader {
     const MappedFile& file;
     const std::vector<TensorSpec>& tensors;
     const Progress& progress;
+    bool requantised;
     size_t used = 0, done = 0, total = 0;
 
     static size_t file_bytes(const TensorSpec& t) {
         const TypeInfo& type = info(t.type.c_str());
         if (t.inputs == 0 || t.outputs == 0 || t.inputs % type.block_inputs || t.inputs > (size_t(1) << 28) || t.outputs > (size_t(1) << 32))
             throw std::invalid_argument("tensor " + t.name + " has an impossible shape for " + t.type);
-        return t.inputs / type.block_inputs * type.file_block_bytes * t.outputs;
+        return row_bytes(type.type, t.inputs) * t.outputs;
     }
-    static size_t memory_bytes(const TensorSpec& t) {
+    static size_t memory_bytes(const TensorSpec& t, Type type) {
         const size_t panels = (t.outputs + kPanel - 1) / kPanel;
-        return (panels * panel_bytes(info(t.type.c_str()).type, t.inputs) + kLine - 1) / kLine * kLine;
+        return (panels * panel_bytes(type, t.inputs) + kLine - 1) / kLine * kLine;
+    }
+    // What a matrix becomes that may be requantised.
+    Type wanted_type(const TensorSpec& t) const {
+        const Type type = info(t.type.c_str()).type;
+        return requantised && shrinks(type, t.inputs) ? Type::Q4_0 : type;
+    }
+    // The tied head that is no longer the embedding: of another type than its tensor, which is loaded twice.
+    const TensorSpec* second_head() const {
+        const TensorSpec* t = find("head") ? nullptr : find("embed");
+        return t && wanted_type(*t) != info(t->type.c_str()).type ? t : nullptr;
     }
     const TensorSpec* find(const std::string& name) const {
         for (const TensorSpec& t : tensors)
@@ -42,28 +55,37 @@ struct Model::Loader {
         for (const TensorSpec& t : tensors) {
             file.at(t.offset, file_bytes(t));
             total += file_bytes(t);
-            bytes += memory_bytes(t);  // vectors need none: what is not used is never touched
+            bytes += memory_bytes(t, info(t.type.c_str()).type);  // too much is no harm: what is not used is never touched
         }
+        if (const TensorSpec* t = second_head()) total += file_bytes(*t), bytes += memory_bytes(*t, Type::Q4_0);
         // Room past the end: kernels prefetch ahead.
         model.weights_ = std::make_unique<Buffer>(bytes + 8192);
         if (progress) progress(0, total);
     }
 
-    Matrix matrix(const std::string& name, size_t outputs, size_t inputs) {
+    Matrix matrix(const std::string& name, size_t outputs, size_t inputs, bool kept = false) {
+        const TensorSpec& t = get(name, outputs, inputs);
+        return place(name, t, kept ? info(t.type.c_str()).type : wanted_type(t));
+    }
+
+    Matrix place(const std::string& name, const TensorSpec& t, Type wanted) {
         for (const auto& known : model.matrices_)
             if (known.first == name) return known.second;
-        const TensorSpec& t = get(name, outputs, inputs);
         const TypeInfo& type = info(t.type.c_str());
         uint8_t* data = model.weights_->data() + used;
-        used += memory_bytes(t);
-        Matrix m{type.type, outputs, inputs, panel_bytes(type.type, inputs), data};
-        const size_t row_bytes = inputs / type.block_inputs * type.file_block_bytes, step = 16;
+        used += memory_bytes(t, wanted);
+        Matrix m{wanted, t.outputs, t.inputs, panel_bytes(wanted, t.inputs), data};
+        const size_t bytes = row_bytes(type.type, t.inputs), step = 16;
         const uint8_t* source = file.at(t.offset, file_bytes(t));
-        model.pool_->run((m.panels() + step - 1) / step, [&](size_t i, size_t) {
+        std::vector<Scratch> scratch(wanted != type.type ? model.threads() : 0, Scratch(type.type, t.inputs));
+        model.pool_->run((m.panels() + step - 1) / step, [&](size_t i, size_t worker) {
             const size_t begin = i * step, end = begin + step < m.panels() ? begin + step : m.panels();
-            const size_t last = end * kPanel < outputs ? end * kPanel : outputs;
-            convert(m, source, data, begin, end);
-            file.release(source + begin * kPanel * row_bytes, (last - begin * kPanel) * row_bytes);
+            const size_t last = end * kPanel < t.outputs ? end * kPanel : t.outputs;
+            if (scratch.empty())
+                convert(m, source, data, begin, end);
+            else
+                requantise(model.kernels_, m, type.type, source, data, begin, end, scratch[worker]);
+            file.release(source + begin * kPanel * bytes, (last - begin * kPanel) * bytes);
         });
         file.release(source, file_bytes(t));
         model.matrices_.emplace_back(name, m);
@@ -80,6 +102,7 @@ struct Model::Loader {
         Matrix m{type.type, 1, size, panel.size(), panel.data()};
         convert(m, file.at(t.offset, file_bytes(t)), panel.data(), 0, 1);
         foredraft::dequantise(m, 0, out.data());
+        model.weight_bytes_ += file_bytes(t);
         report(t);
         return out;
     }
@@ -105,7 +128,9 @@ struct Model::Loader {
         Layer l;
         l.window = c.layers[i].window, l.rope = rope_set(c.layers[i], factors);
         l.attn_norm = vector(p + "attn_norm", c.dim), l.ffn_norm = vector(p + "ffn_norm", c.dim);
-        l.q = matrix(p + "q", q, c.dim), l.k = matrix(p + "k", kv, c.dim), l.v = matrix(p + "v", kv, c.dim), l.o = matrix(p + "o", c.dim, q);
+        // Keys and values are few, and all rows that follow depend on them: they stay as they are in the file.
+        l.q = matrix(p + "q", q, c.dim), l.k = matrix(p + "k", kv, c.dim, true), l.v = matrix(p + "v", kv, c.dim, true);
+        l.o = matrix(p + "o", c.dim, q);
         l.q_bias = optional(p + "q_bias", q), l.k_bias = optional(p + "k_bias", kv), l.v_bias = optional(p + "v_bias", kv);
         l.q_norm = optional(p + "q_norm", c.head_dim), l.k_norm = optional(p + "k_norm", c.head_dim);
         l.attn_post_norm = optional(p + "attn_post_norm", c.dim), l.ffn_post_norm = optional(p + "ffn_post_norm", c.dim);
@@ -116,16 +141,17 @@ struct Model::Loader {
     void load() {
         const Config& c = model.config_;
         allocate();
+        const TensorSpec &embed = get("embed", c.vocab, c.dim), *second = second_head();
         const bool tied = !find("head");
-        model.embed_ = matrix("embed", c.vocab, c.dim);
-        model.head_ = tied ? model.embed_ : matrix("head", c.vocab, c.dim);
+        model.embed_ = matrix("embed", c.vocab, c.dim, true);
+        model.head_ = second ? place("head", embed, Type::Q4_0) : tied ? model.embed_ : matrix("head", c.vocab, c.dim);
         const std::vector<float> factors = optional("rope_factors", c.head_dim / 2);
         for (float factor : factors)
             if (!(factor > 0.0f)) throw std::invalid_argument("tensor rope_factors holds a factor that is not positive");
         for (size_t i = 0; i < c.layers.size(); i++) model.layers_.push_back(layer(i, factors));
         model.norm_ = vector("norm", c.dim);
-        for (const TensorSpec& t : tensors)
-            if (tied || t.name != "embed") model.weight_bytes_ += file_bytes(t);
+        for (const auto& [name, m] : model.matrices_)
+            if (name != "embed" || (tied && !second)) model.weight_bytes_ += m.outputs * row_bytes(m.type, m.inputs);
     }
 };
 
@@ -146,13 +172,13 @@ void check(const Config& c, size_t kv_blocks) {
 }  // namespace
 
 Model::Model(const Config& config, const std::vector<TensorSpec>& tensors, const std::string& path, size_t kv_blocks, bool half_kv,
-             size_t threads, const std::string& isa, const Progress& progress)
+             size_t threads, const std::string& isa, const Progress& progress, bool requantised)
     : config_(config), kernels_(choose_kernels(isa.c_str())), kv_blocks_(kv_blocks), half_kv_(half_kv) {
     check(config_, kv_blocks);
     FloatMode mode;
     const MappedFile file(path);
     set_threads(threads);
-    Loader{*this, file, tensors, progress}.load();
+    Loader{*this, file, tensors, progress, requantised}.load();
     cache_ = std::make_unique<Buffer>(kv_blocks * kv_block_bytes());
 }
 

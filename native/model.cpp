@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "geometry.hpp"
@@ -180,7 +181,33 @@ void Model::write_logits(Space& space, const Wanted& wanted) {
         std::memcpy(chosen.data() + i * dim, space.x.data() + (size_t)wanted.logit_rows[i] * dim, dim * 4);
     normalise(chosen.data(), count, norm_, chosen.data());
     space.activations.fill(kernels_, *pool_, chosen.data(), count, dim);
+    if (wanted.panel_count > 0) return multiply_panels(space.activations, wanted);
     multiply(kernels_, *pool_, space.activations, {{&head_, wanted.logits, config_.vocab}});
+}
+
+// Each panel is a matrix of its own, whose outputs come beside those of the one before.
+void Model::multiply_panels(const Activations& x, const Wanted& wanted) {
+    const size_t width = wanted.panel_count * kPanel, step = 8, padding = head_.panels() * kPanel - head_.outputs;
+    pool_->run((wanted.panel_count + step - 1) / step, [&](size_t task, size_t) {
+        const size_t end = (task + 1) * step < wanted.panel_count ? (task + 1) * step : wanted.panel_count;
+        for (size_t i = task * step; i < end; i++) {
+            const size_t panel = (size_t)wanted.panels[i], left = head_.outputs - panel * kPanel;
+            const uint8_t* data = head_.data + panel * head_.panel_bytes;
+            const Matrix part{head_.type, left < kPanel ? left : kPanel, head_.inputs, head_.panel_bytes, data};
+            kernels_.gemm(part, 0, 1, x.tiles().data(), x.tiles().size(), wanted.logits + i * kPanel, width);
+        }
+    });
+    if ((size_t)wanted.panels[wanted.panel_count - 1] + 1 < head_.panels()) return;
+    for (size_t row = 1; row <= wanted.logit_count; row++)  // what the last panel has beyond the vocabulary
+        for (size_t c = 1; c <= padding; c++) wanted.logits[row * width - c] = -std::numeric_limits<float>::infinity();
+}
+
+size_t Model::logit_width(const int32_t* panels, size_t count) const {
+    for (size_t i = 0; i < count; i++)
+        if (panels[i] < 0 || (size_t)panels[i] >= head_.panels() || (i > 0 && panels[i] <= panels[i - 1]))
+            throw std::invalid_argument("panels of the head must rise from 0 to " + std::to_string(head_.panels() - 1) + " at most: " +
+                                        std::to_string(panels[i]));
+    return count > 0 ? count * kPanel : config_.vocab;
 }
 
 void Model::forward(const Rows& rows, const Wanted& wanted) {
@@ -194,6 +221,7 @@ void Model::forward(const Rows& rows, const Wanted& wanted) {
     inside(wanted.logit_rows, wanted.logit_count, rows.count, "logits are wanted of a row that is not there: ");
     inside(wanted.hidden_rows, wanted.hidden_count, rows.count, "hidden states are wanted of a row that is not there: ");
     inside(wanted.layers, wanted.layer_count, layers_.size(), "hidden states are wanted after a layer that is not there: ");
+    logit_width(wanted.panels, wanted.panel_count);
     if (rows.count == 0) return;
 
     Space space(config_, rows.count, pool_->threads());

@@ -51,7 +51,9 @@ struct Rows {
 struct Wanted {
     const int32_t* logit_rows;  // rows whose logits are computed
     size_t logit_count;
-    float* logits;  // [logit_count][vocab]
+    float* logits;  // [logit_count][logit_width(panels)]
+    const int32_t* panels;  // the head's panels that are computed, rising; none: all
+    size_t panel_count;
     const int32_t *layers, *hidden_rows;
     size_t layer_count, hidden_count;
     float* hidden;  // [layer_count][hidden_count][dim]: the residual stream after these layers
@@ -60,12 +62,15 @@ struct Wanted {
 class Model {
 public:
     using Progress = std::function<void(size_t done, size_t total)>;
-    // Converts every tensor from the file; throws std::invalid_argument for a tensor that is missing, misshapen or outside the file.
+    // Converts every tensor from the file, `requantised` to 4 bits where that is less (native/requantise.hpp); throws std::invalid_argument
+    // for a tensor that is missing, misshapen or outside the file.
     Model(const Config& config, const std::vector<TensorSpec>& tensors, const std::string& path, size_t kv_blocks, bool half_kv,
-          size_t threads, const std::string& isa, const Progress& progress);
+          size_t threads, const std::string& isa, const Progress& progress, bool requantised);
 
     // Throws std::invalid_argument, having computed nothing, where the rows are inconsistent.
     void forward(const Rows& rows, const Wanted& wanted);
+    // Logits of a row: the vocabulary's, or 16 for each of these panels of the head. Throws std::invalid_argument where these cannot be.
+    size_t logit_width(const int32_t* panels, size_t count) const;
     // Copies keys and values between physical slots (block * 64 + offset), in order.
     void move(const int32_t* source, const int32_t* target, size_t count);
     void dequantise(const std::string& name, size_t row, float* out) const;
@@ -77,7 +82,8 @@ public:
     void set_threads(size_t threads);
     // Seconds to read `memory` once, end to end, on all threads.
     double sweep(const Buffer& memory);
-    size_t weight_bytes() const { return weight_bytes_; }  // the file's bytes that one token reads
+    size_t weight_bytes() const { return weight_bytes_; }  // that one token reads: the file's bytes, or what is left of them
+    size_t head_bytes() const { return head_.outputs * row_bytes(head_.type, head_.inputs); }  // the head's part of them
     size_t kv_block_bytes() const;
 
 private:
@@ -92,6 +98,7 @@ private:
     void normalise(const float* x, size_t rows, const std::vector<float>& weight, float* y);
     void add_residual(Space& space, const float* y, const std::vector<float>& post_norm);
     void write_logits(Space& space, const Wanted& wanted);
+    void multiply_panels(const Activations& x, const Wanted& wanted);
     void copy_hidden(const Space& space, size_t layer, const Wanted& wanted) const;
     uint8_t* head_cache(size_t layer, size_t kv_head) const;
     size_t element_bytes() const { return half_kv_ ? 2 : 4; }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "bind_context.hpp"
 #include "bind_pick.hpp"
 #include "model.hpp"
 
@@ -52,8 +53,10 @@ Config read_config(const nb::dict& d) {
 }
 
 void create(Model* self, const nb::dict& config, const std::vector<Tensor>& tensors, const std::string& path, size_t kv_blocks,
-            const std::string& kv_type, size_t threads, const std::string& isa, std::optional<nb::callable> progress) {
+            const std::string& kv_type, size_t threads, const std::string& isa, std::optional<nb::callable> progress,
+            const std::string& quant) {
     if (kv_type != "f16" && kv_type != "f32") throw std::invalid_argument("kv_type must be f16 or f32, not '" + kv_type + "'");
+    if (!quant.empty() && quant != "q4") throw std::invalid_argument("quant must be q4 or empty, not '" + quant + "'");
     const Config read = read_config(config);
     std::vector<TensorSpec> specs;
     for (const auto& [name, type, rows, cols, offset] : tensors) specs.push_back({name, type, rows, cols, offset});
@@ -64,19 +67,23 @@ void create(Model* self, const nb::dict& config, const std::vector<Tensor>& tens
             (*progress)(done, total);
         };
     nb::gil_scoped_release released;
-    new (self) Model(read, specs, path, kv_blocks, kv_type == "f16", threads, isa, report);
+    new (self) Model(read, specs, path, kv_blocks, kv_type == "f16", threads, isa, report, !quant.empty());
 }
 
-nb::tuple forward(Model& m, Ints tokens, Ints parents, Ints owners, Ints lengths, IntTable tables, Ints wanted, Ints layers, Ints hidden_rows) {
+nb::tuple forward(Model& m, Ints tokens, Ints parents, Ints owners, Ints lengths, IntTable tables, Ints wanted, Ints layers,
+                  Ints hidden_rows, std::optional<Ints> head_panels) {
     const size_t n = tokens.size();
     if (parents.size() != n || owners.size() != n) throw std::invalid_argument("tokens, parents and owners differ in length");
     if (tables.shape(0) != lengths.size()) throw std::invalid_argument("lengths and tables differ in their number of sequences");
-    FloatArray logits = make_floats({wanted.size(), m.config().vocab});
+    const int32_t* panels = head_panels ? head_panels->data() : nullptr;
+    const size_t panel_count = head_panels ? head_panels->size() : 0;
+    FloatArray logits = make_floats({wanted.size(), m.logit_width(panels, panel_count)});
     FloatArray hidden = make_floats({layers.size(), hidden_rows.size(), m.config().dim});
     {
         nb::gil_scoped_release released;
         m.forward({tokens.data(), parents.data(), owners.data(), n, lengths.data(), tables.data(), lengths.size(), tables.shape(1)},
-                  {wanted.data(), wanted.size(), logits.data(), layers.data(), hidden_rows.data(), layers.size(), hidden_rows.size(), hidden.data()});
+                  {wanted.data(), wanted.size(), logits.data(), panels, panel_count, layers.data(), hidden_rows.data(), layers.size(),
+                   hidden_rows.size(), hidden.data()});
     }
     return nb::make_tuple(logits, hidden);
 }
@@ -123,17 +130,19 @@ NB_MODULE(_native, m) {
     m.def("isa_names", &isa_names, "Instruction sets this machine can run, best first.");
     nb::class_<Model>(m, "Model")
         .def("__init__", &create, nb::arg("config"), nb::arg("tensors"), nb::arg("path"), nb::arg("kv_blocks"), nb::arg("kv_type") = "f16",
-             nb::arg("threads") = 1, nb::arg("isa") = "", nb::arg("progress") = nb::none())
+             nb::arg("threads") = 1, nb::arg("isa") = "", nb::arg("progress") = nb::none(), nb::arg("quant") = "")
         // Without conversion: a number that is no int32 would silently become another one.
         .def("forward", &forward, nb::arg("tokens").noconvert(), nb::arg("parents").noconvert(), nb::arg("owners").noconvert(),
              nb::arg("lengths").noconvert(), nb::arg("tables").noconvert(), nb::arg("wanted").noconvert(),
-             nb::arg("hidden_layers").noconvert(), nb::arg("hidden_rows").noconvert())
+             nb::arg("hidden_layers").noconvert(), nb::arg("hidden_rows").noconvert(), nb::arg("head_panels").noconvert() = nb::none())
         .def("move", &move, nb::arg("source").noconvert(), nb::arg("target").noconvert())
         .def("dequantise", &dequantised, nb::arg("name"))
         .def_prop_rw("threads", &Model::threads, &Model::set_threads)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
+        .def_prop_ro("head_bytes", &Model::head_bytes)
         .def_prop_ro("kv_bytes_per_block", &Model::kv_block_bytes)
         .def_prop_ro("isa", &Model::isa);
     nb::class_<Sweep>(m, "Sweep").def(nb::init<size_t>(), nb::arg("size")).def("seconds", &Sweep::seconds, nb::arg("model"));
     bind_pick(m);
+    bind_context(m);
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from foredraft.core.pick import pick
 from foredraft.core.target import NO_TAPS, Scores
+from foredraft.engine.drafting import OFF
 from foredraft.engine.kv import BLOCK
 from foredraft.engine.llm import LLM
 from foredraft.models.chat import ChatTemplate
@@ -71,9 +72,9 @@ def slot(cache, position):
     return cache.blocks[position // BLOCK] * BLOCK + position % BLOCK
 
 
-def twin_llm(path, ctx=256):
+def twin_llm(path, ctx=256, drafting=OFF):
     """An `LLM` whose target is the twin of the model in the file."""
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
     template = ChatTemplate.from_gguf(file, tokenizer)
-    return LLM.of(TwinTarget(file, describe(file)), tokenizer, template, ctx=ctx)
+    return LLM.of(TwinTarget(file, describe(file)), tokenizer, template, ctx=ctx, drafting=drafting)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from foredraft.core.sampling import Sampling
     from foredraft.engine.chat import Chat
     from foredraft.engine.completion import Burst, Completion, Figures, TokenLogprob
+    from foredraft.engine.drafting import Drafting
     from foredraft.engine.llm import LLM
     from foredraft.engine.stream import Stream
     from foredraft.errors import (
@@ -41,6 +42,7 @@ __all__ = [
     "Completion",
     "ContextError",
     "DownloadError",
+    "Drafting",
     "Figures",
     "ForedraftError",
     "MeasurementError",
@@ -65,6 +67,7 @@ def __getattr__(name: str) -> object:
         "Burst": "engine.completion",
         "Chat": "engine.chat",
         "Completion": "engine.completion",
+        "Drafting": "engine.drafting",
         "Figures": "engine.completion",
         "Sampling": "core.sampling",
         "Stream": "engine.stream",

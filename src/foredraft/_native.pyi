@@ -26,6 +26,7 @@ class Model:
         threads: int = 1,
         isa: str = "",
         progress: Callable[[int, int], object] | None = None,
+        quant: str = "",
     ) -> None: ...
     def forward(
         self,
@@ -37,16 +38,18 @@ class Model:
         wanted: Int32s,
         hidden_layers: Int32s,
         hidden_rows: Int32s,
+        head_panels: Int32s | None = None,
     ) -> tuple[Floats, Floats]:
         """tokens, parents, owners [n]; lengths [s]; tables [s, blocks] -> logits [wanted, vocab],
-        hidden [hidden_layers, hidden_rows, dim].
+        hidden [hidden_layers, hidden_rows, dim]. With `head_panels` [p], rising, the logits are those of
+        16 tokens a panel, [wanted, 16 * p]; -inf beyond the vocabulary. An empty one is all panels.
         """
 
     def move(self, source: Int32s, target: Int32s) -> None:
         """Copy keys and values between physical slots (block * 64 + offset), in order."""
 
     def dequantise(self, name: str) -> Floats:
-        """A matrix [outputs, inputs] as float32, with the file's values exactly."""
+        """A matrix [outputs, inputs] as float32: the file's values exactly, unless it was requantised."""
 
     @property
     def threads(self) -> int: ...
@@ -54,6 +57,8 @@ class Model:
     def threads(self, value: int) -> None: ...
     @property
     def weight_bytes(self) -> int: ...
+    @property
+    def head_bytes(self) -> int: ...
     @property
     def kv_bytes_per_block(self) -> int: ...
     @property
@@ -95,3 +100,21 @@ class Picker:
 
 def pick_noise(seed: int, position: int, tokens: Int32s) -> list[float]: ...
 def pick_weights(lags: Sequence[float], baseline: bool = False) -> list[int]: ...
+
+class ContextMemory:
+    """Contexts of earlier texts (drafters/context.py: Memory). Safe to use from several threads."""
+
+    def __init__(self, contexts: int = 1 << 19) -> None: ...
+    def add(self, tokens: Sequence[int]) -> None: ...
+    def open(self) -> ContextModel:
+        """A model of a new text that knows this memory."""
+
+class ContextModel:
+    """Contexts of one text (drafters/context.py: ContextModel)."""
+
+    def __init__(self, memory: ContextMemory | None = None) -> None: ...
+    def add(self, tokens: Sequence[int]) -> None: ...
+    def tree(
+        self, tail: Sequence[int], most: int, depth: int, floor: float
+    ) -> tuple[list[int], list[int], list[float]]:
+        """Tokens, their parents (an index or -1) and their chances."""

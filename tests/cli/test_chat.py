@@ -59,6 +59,20 @@ def test_line_that_is_not_utf8_is_told(model):
     assert b"Traceback" not in ended.stderr
 
 
-def test_drafters_are_refused(model, capsys):
-    assert main(["chat", "-m", str(model), "-d", "ngram"]) == 2
-    assert "-d ngram" in capsys.readouterr().err
+def test_drafting_changes_nothing_but_the_figures(model):
+    said = b"the fox\nthe fox again\n"
+    plain = chat(model, said, "-d", "off", "-n", "30", "--ignore-eos")
+    drafted = chat(model, said, "-d", "ngram+suffix", "-k", "3", "-n", "30", "--ignore-eos")
+    assert drafted.returncode == plain.returncode == 0
+    assert drafted.stdout == plain.stdout
+    assert b"drafting" not in plain.stderr
+    assert drafted.stderr.startswith(b"drafting: ngram + suffix\n")
+    assert drafted.stderr.count(b"of drafts accepted") == 2
+
+
+@pytest.mark.parametrize("options", [("-d", "nonsense"), ("-k", "99"), ("-d", "model:missing.gguf")])
+def test_wrong_drafters_are_told_before_anybody_talks(model, capsys, options):
+    assert main(["chat", "-m", str(model), *options]) in (1, 2)
+    captured = capsys.readouterr()
+    assert options[1].removeprefix("model:") in captured.err
+    assert captured.out == ""

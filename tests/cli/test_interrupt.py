@@ -45,6 +45,30 @@ def test_ctrl_c_while_answering_shows_the_figures_of_what_was_made(model):
         assert "interrupted]" in shown
 
 
+def test_ctrl_c_ends_an_answer_that_a_model_drafts_for(model):
+    with Terminal("run", "-m", model, "-d", f"model:{model}", "-k", "8", *LONG) as terminal:
+        terminal.wait_for(b"drafting: model:")
+        terminal.wait_for(b",")
+        terminal.press(CTRL_C)
+        code, shown = terminal.end()
+        assert code == 130
+        assert "Traceback" not in shown
+        assert "of drafts accepted" in shown
+        assert "interrupted]" in shown
+
+
+def test_ctrl_c_ends_a_comparison(model):
+    with Terminal("run", "-m", model, "--compare", "-d", "ngram", *LONG) as terminal:
+        terminal.wait_for(b"drafting off")
+        terminal.wait_for(b",")
+        terminal.press(CTRL_C)
+        code, shown = terminal.end()
+        assert code == 130
+        assert "Traceback" not in shown
+        assert "drafting on" not in shown
+        assert "identical" not in shown
+
+
 def test_signal_during_a_load_ends_it(model):
     calls = []
 

@@ -12,6 +12,8 @@ from foredraft import LLM, Sampling
 from foredraft.cli import main
 
 KEYS = {
+    "drafters",
+    "k",
     *("model", "drafter", "rule", "text", "ids", "prompt_tokens", "tokens", "finish_reason", "seed"),
     *("ttft_s", "decode_s", "total_s", "tok_s", "rounds", "drafted", "accepted", "acceptance", "alpha"),
     *("tokens_per_round", "by_drafter", "draft_s", "verify_s", "ceiling_tok_s", "load_s"),
@@ -30,7 +32,7 @@ def stdin(monkeypatch, data):
 def test_text_goes_to_stdout_and_figures_to_stderr(model, capsys):
     with LLM(model) as llm:
         expected = llm.generate("the fox", Sampling(max_tokens=8))
-    assert main(["run", "-m", model, "-n", "8", "the fox"]) == 0
+    assert main(["run", "-m", model, "-d", "off", "-n", "8", "the fox"]) == 0
     captured = capsys.readouterr()
     assert captured.out.rstrip("\n") == expected.text.rstrip("\n")
     assert captured.out.endswith("\n")
@@ -39,12 +41,8 @@ def test_text_goes_to_stdout_and_figures_to_stderr(model, capsys):
 
 
 def test_json_has_every_key_and_nothing_was_drafted(model, capsys):
-    assert (
-        main(
-            ["run", "-m", model, "-n", "8", "--ignore-eos", "--temp", "1", "--seed", "4", "--json", "the fox"]
-        )
-        == 0
-    )
+    asked = ["-d", "off", "-n", "8", "--ignore-eos", "--temp", "1", "--seed", "4", "--json"]
+    assert main(["run", "-m", model, *asked, "the fox"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
     answer = json.loads(lines[0])
@@ -67,7 +65,7 @@ def test_json_has_every_key_and_nothing_was_drafted(model, capsys):
         None,
         None,
     )
-    assert (answer["tokens_per_round"], answer["by_drafter"], answer["draft_s"]) == (1.0, {}, 0.0)
+    assert (answer["tokens_per_round"], answer["by_drafter"]) == (1.0, {})
     assert answer["tok_s"] == pytest.approx(7 / answer["decode_s"])
     assert answer["total_s"] == pytest.approx(answer["ttft_s"] + answer["decode_s"])
     assert 0 < answer["verify_s"] <= answer["total_s"]
@@ -110,7 +108,7 @@ def test_trace_has_one_line_of_json_a_round(model, capsys, tmp_path):
         main(["run", "-m", model, "-n", "5", "--ignore-eos", "--json", "--trace", str(path), "the fox"]) == 0
     )
     rounds = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [entry["round"] for entry in rounds] == list(range(5))
+    assert [entry["round"] for entry in rounds] == list(range(len(rounds)))
     assert [token for entry in rounds for token in entry["tokens"]] == json.loads(capsys.readouterr().out)[
         "ids"
     ]
@@ -119,11 +117,6 @@ def test_trace_has_one_line_of_json_a_round(model, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["-d", "ngram", "x"], "-d ngram"),
-        (["-d", "auto", "x"], "-d auto"),
-        (["-k", "4", "x"], "-k 4"),
-        (["-k", "many", "x"], "-k many"),
-        (["--rule", "ratio", "x"], "--rule ratio"),
         (["--temp", "-1", "x"], "temperature is -1"),
         (["--top-p", "0", "x"], "top_p is 0"),
         (["-n", "0", "x"], "max_tokens is 0"),

@@ -3,11 +3,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as run_settings
+from hypothesis import strategies as st
 
 from foredraft.core import noise
 from foredraft.core.history import History
 from foredraft.core.pick import (
     Place,
+    draw,
     lane_sum,
     likeliest,
     log_probabilities,
@@ -245,3 +249,66 @@ def test_lane_sum_has_the_stated_order():
     while len(lanes) > 1:
         lanes = [a + b for a, b in zip(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :], strict=True)]
     assert lane_sum(values) == lanes[0]
+
+
+def sorted_survivors(logits, sampling):
+    """`survivors` with one plain sort of everything."""
+    lag = (logits.astype(np.float64) - np.float64(logits.max())) * (1.0 / sampling.temperature)
+    ranked = np.argsort(-logits, kind="stable")
+    ranked = ranked[logits[ranked] > -np.inf]
+    if sampling.top_k:
+        ranked = ranked[: sampling.top_k]
+    if sampling.top_p < 1.0:
+        weight = weights(lag[ranked])
+        needed = max(1, int(sampling.top_p * float(weight.sum())))
+        ranked = ranked[np.cumsum(weight) - weight < needed]
+    if sampling.min_p:
+        ranked = ranked[lag[ranked] >= noise.log(sampling.min_p)]
+    return sorted(ranked.tolist())
+
+
+@run_settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_sorting_less_keeps_the_same_tokens(data):
+    size = data.draw(st.sampled_from([1, 2, 63, 64, 65, 500, 4097, 9000]))
+    logits = np.random.default_rng(data.draw(st.integers(0, 99))).normal(0, 3, size).astype(np.float32)
+    shape = data.draw(st.sampled_from(["noise", "ties", "even", "masked"]))
+    if shape == "ties":
+        logits = np.round(logits)
+    if shape == "even":
+        logits[:] = 0.5
+    if shape == "masked":
+        logits[1::2] = -np.inf
+    sampling = Sampling(
+        temperature=data.draw(st.sampled_from([1e-6, 0.3, 1.0, 9.0])),
+        top_k=data.draw(st.sampled_from([0, 1, 2, 63, 64, 65, 400, 10**6])),
+        top_p=data.draw(st.sampled_from([1.0, 1 - 2**-53, 0.9999, 0.95, 0.5, 1e-9])),
+        min_p=data.draw(st.sampled_from([0.0, 1e-30, 0.01, 1.0])),
+    )
+    ids, lag = survivors(logits, sampling)
+    assert ids.tolist() == sorted_survivors(logits, sampling)
+    assert lag.tolist() == [
+        (float(logits[i]) - float(logits.max())) * (1.0 / sampling.temperature) for i in ids
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings_", [{}, {"temperature": 0.9}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9}]
+)
+def test_a_drawn_token_is_the_pick_and_comes_with_its_law(settings_):
+    logits = np.random.default_rng(2).normal(0, 3, 300).astype(np.float32)
+    for position in range(20):
+        one = draw(logits, place(position=position, **settings_))
+        assert one.token == pick(logits, place(position=position, **settings_))
+        assert one.law.tolist() == probabilities(logits, place(**settings_)).tolist()
+
+
+def test_a_stream_has_noise_of_its_own():
+    sampling = Sampling(temperature=1.0, seed=1)
+    tokens = {
+        stream: [pick(row(*[0.0] * 50), Place(sampling, position, stream=stream)) for position in range(20)]
+        for stream in (0, 1, 2**32 - 1)
+    }
+    assert len({tuple(picks) for picks in tokens.values()}) == 3
+    scores = noise.gumbel(1, 7, np.arange(50), 2**32 - 1)
+    assert tokens[2**32 - 1][7] == int(np.argmax(scores))

@@ -10,7 +10,8 @@ from twin_target import TwinTarget
 
 from foredraft.core.history import History
 from foredraft.core.nouns import Draft, Verdict
-from foredraft.core.round import Turn, follow, places_of, play, prefill, rows_of, wanted_rows
+from foredraft.core.round import Turn, places_of, play, prefill, rows_of, wanted_rows
+from foredraft.core.rules import follow
 from foredraft.core.sampling import Sampling
 from foredraft.engine.kv import KVPool
 from foredraft.models.families import describe

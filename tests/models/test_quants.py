@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType
 from tiny import random_blocks
 
-from foredraft.models.quants import FORMATS, UNSUPPORTED, dequantise
+from foredraft.models.quants import FORMATS, UNSUPPORTED, dequantise, requantise, shrinks
 
 
 def assert_same_bits(ours, theirs):
@@ -65,3 +65,50 @@ def test_formats_that_are_refused_have_their_right_names():
     for code, name in UNSUPPORTED.items():
         assert GGMLQuantizationType[name].value == code
     assert not UNSUPPORTED.keys() & {form.code for form in FORMATS.values()}
+
+
+# Requantising. The native module agrees with it to the bit: tests/native/test_requantise.py.
+
+
+def test_formats_that_cost_more_than_four_and_a_half_bits_shrink():
+    stay = {name for name in FORMATS if not shrinks(name, 256)}
+    assert stay == {name for name, form in FORMATS.items() if form.block_bytes * 8 / form.block_length <= 4.5}
+    assert stay == {"Q4_0", "Q4_K"}
+    assert shrinks("F16", 96)
+    assert not shrinks("F16", 48)
+
+
+def test_weights_that_four_bits_can_hold_stay_as_they_are():
+    codes = np.random.default_rng(4).integers(-8, 8, (8, 128)).astype(np.float32)
+    codes[:, ::32] = -8
+    scales = np.repeat(np.float32([0.5, 2**-10, -3, 1000]), 32)
+    values = codes * scales
+    raw = requantise(values)
+    assert raw.shape == (8, 4 * FORMATS["Q4_0"].block_bytes)
+    assert (dequantise(raw, "Q4_0", values.shape) == values).all()
+
+
+def best_error(x):
+    """The least sum of |x| (x - scale q)^2 that any scale among many gives, in float64."""
+    scales = np.abs(x).max() / np.concatenate([np.arange(-16, -6, 0.02), np.arange(6, 16, 0.02)])
+    codes = np.clip(np.rint(x / scales[:, None]), -8, 7)
+    return (np.abs(x) * (x - scales[:, None] * codes) ** 2).sum(axis=1).min()
+
+
+def test_scales_are_nearly_the_best_there_are():
+    values = np.random.default_rng(5).standard_t(5, (32, 64)).astype(np.float32)
+    back = dequantise(requantise(values), "Q4_0", values.shape)
+    exact = values.astype(np.float64)
+    ours = (np.abs(exact) * (exact - back) ** 2).sum()
+    assert ours < 1.1 * sum(best_error(group) for group in exact.reshape(-1, 32))
+
+
+def test_group_without_weights_is_zero_and_one_with_no_number_is_none():
+    values = np.ones((1, 128), np.float32)
+    values[0, :32] = 0
+    values[0, 40], values[0, 70] = np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        back = dequantise(requantise(values), "Q4_0", (4, 32))
+    assert (back[0] == 0).all()
+    assert np.isnan(back[1:3]).all()
+    assert back[3] == pytest.approx(1, rel=1e-3)

@@ -34,3 +34,11 @@ def test_a_name_like_no_other_gets_no_guess():
     with pytest.raises(ModelNotFoundError) as caught:
         look_up("zzz")
     assert "did you mean" not in str(caught.value)
+
+
+def test_named_drafters_are_known_and_smaller():
+    named = {entry.name: entry.drafter for entry in KNOWN if entry.drafter}
+    assert named == {"qwen2.5-coder-1.5b": "qwen2.5-coder-0.5b"}
+    for target, drafter in named.items():
+        assert REGISTRY[drafter].num_bytes < REGISTRY[target].num_bytes
+        assert REGISTRY[drafter].drafter is None

@@ -16,7 +16,7 @@ from foredraft.core.target import Taps
 from foredraft.engine.kv import BLOCK, KVPool
 from foredraft.models.families import describe
 from foredraft.models.gguf import read_gguf
-from foredraft.models.target import LoadOptions, NativeTarget, kv_block_bytes, tables_of
+from foredraft.models.target import PANEL, LoadOptions, NativeTarget, held_bytes, kv_block_bytes, tables_of
 from foredraft.models.twin import twin_forward, twin_hidden, twin_weights
 
 BLOCKS = 12
@@ -86,6 +86,51 @@ def test_taps_give_the_residual_stream_after_a_layer(loaded):
     assert scores.hidden[1] == pytest.approx(expected[0][[3, 1]], abs=1e-3)
 
 
+def test_chosen_panels_give_their_part_of_the_logits(loaded):
+    target, _, _ = loaded
+    rows = Rows.chain([5, 6, 7])
+    full = target.forward(rows, [KVPool(BLOCKS).open()], everything(rows)).logits
+    cut = target.forward(rows, [KVPool(BLOCKS).open()], everything(rows), panels=int32s([2, 18])).logits
+    assert cut.shape == (3, 2 * PANEL)
+    assert np.array_equal(cut[:, :PANEL], full[:, 2 * PANEL : 3 * PANEL])
+    assert np.array_equal(cut[:, PANEL : PANEL + 12], full[:, 18 * PANEL :])  # a vocabulary of 300
+    assert (cut[:, PANEL + 12 :] == -np.inf).all()
+
+
+def test_bytes_read_shrink_with_the_head(loaded):
+    target, _, _ = loaded
+    row = 4 * target.spec.dim
+    assert target.read_bytes() == target.model.weight_bytes
+    assert target.read_bytes(19) == target.read_bytes()
+    assert target.read_bytes(18) == target.read_bytes() - 12 * row
+    assert target.read_bytes(0) == target.read_bytes() - 300 * row
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("quant", ["file", "q4"])
+def test_weights_held_are_those_read_and_the_embedding(tmp_path, quant, tied):
+    """As far as they differ: a row of it is read, and a tied head that was not requantised is the same."""
+    file = read_gguf(write_tiny(tmp_path / "a", quant=("Q8_0", "Q5_0", "F16"), tied=tied))
+    spec = describe(file)
+    target = NativeTarget.load(file, spec, LoadOptions(1, quant=quant))
+    apart = not tied or quant == "q4"
+    embedding = file.tensors[spec.tensors["embed"]].nbytes
+    assert held_bytes(file, spec, quant) == target.read_bytes() + (embedding if apart else 0)
+
+
+def test_requantised_model_stays_near_the_files(tmp_path):
+    file = read_gguf(write_tiny(tmp_path / "a", quant="F16"))
+    rows = Rows.chain(range(30, 60))
+    full, small = (
+        NativeTarget.load(file, describe(file), LoadOptions(1, quant=quant))
+        .forward(rows, [KVPool(1).open()], everything(rows))
+        .logits
+        for quant in ("file", "q4")
+    )
+    error = np.sqrt(np.mean((small - full) ** 2)) / full.std()
+    assert 0.01 < error < 0.4  # a matrix loses some 8 %; there are a dozen, one after another
+
+
 def test_token_outside_the_vocabulary_is_refused(loaded):
     target, _, _ = loaded
     with pytest.raises(TokenError, match="token 300"):
@@ -112,7 +157,9 @@ def test_memory_is_foreseen(tmp_path):
         LLM(path, ctx=2**31 - 1)
 
 
-@pytest.mark.parametrize("options", [{"kv": "f8"}, {"threads": -1}, {"threads": 1025}, {"isa": "sse9"}])
+@pytest.mark.parametrize(
+    "options", [{"kv": "f8"}, {"threads": -1}, {"threads": 1025}, {"isa": "sse9"}, {"quant": "q5"}]
+)
 def test_impossible_options_are_refused(options):
     with pytest.raises(UsageError, match="but"):
         LoadOptions(1, **options)

@@ -24,6 +24,8 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("run", "answer one prompt"),
     ("chat", "talk with a model"),
     ("ceiling", "what this machine's memory allows at best"),
+    ("plan", "whether drafting pays, and how long drafts should be"),
+    ("prove", "show that drafting leaves the text unchanged, on your own models"),
     ("bench", "measure the engine, beside llama.cpp if you like"),
 )
 

@@ -1,11 +1,14 @@
-"""An answer on the terminal: its text as it comes, and one line of figures below it."""
+"""An answer on the terminal: who drafts for it, its text as it comes, one line of figures below it."""
 
 import io
 import sys
 from collections.abc import Callable
 
 from foredraft.engine.completion import Completion
+from foredraft.engine.llm import LLM
 from foredraft.engine.stream import Stream
+from foredraft.models.cache import model_path
+from foredraft.models.registry import REGISTRY
 
 
 def show(stream: Stream, write: Callable[[str], None]) -> tuple[Completion, bool]:
@@ -19,6 +22,18 @@ def show(stream: Stream, write: Callable[[str], None]) -> tuple[Completion, bool
     finally:
         stream.close()
     return stream.completion, interrupted
+
+
+def say_who_drafts(llm: LLM, model: str) -> None:
+    """Who it is, and who would be better if it were there."""
+    names = llm.roster.names(llm.drafting)
+    if not names:
+        return
+    entry = REGISTRY.get(model)
+    hint = ""
+    if "auto" in llm.drafting.names and entry and entry.drafter and not model_path(entry.drafter).is_file():
+        hint = f" (faster with a draft model: foredraft pull {entry.drafter})"
+    print(f"drafting: {' + '.join(names)}{hint}", file=sys.stderr)
 
 
 class TextOut:
@@ -49,6 +64,10 @@ def figures_line(completion: Completion, sampled: bool) -> str:
         parts.append(f"{figures.tok_s:.1f} tok/s")
     if figures.ttft_s is not None:
         parts.append(f"first after {figures.ttft_s:.2f} s")
+    if figures.acceptance is not None:
+        parts.append(
+            f"{figures.tokens_per_round:.2f} tokens a round, {figures.acceptance:.0%} of drafts accepted"
+        )
     parts += [f"total {figures.total_s:.2f} s", f"prompt {count(completion.prompt_tokens)}"]
     if sampled:
         parts.append(f"seed {completion.seed}")

@@ -31,9 +31,12 @@ def add(subparsers: "Subparsers") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    options.check_draft_options(args)
+    drafting = options.drafting_of(args)
     sampling = options.sampling_of(args)
-    with options.load(args) as llm, llm.chat(args.system) as chat:
+    with options.load(args, drafting) as llm, llm.chat(args.system) as chat:
+        from foredraft.cli.answer import say_who_drafts
+
+        say_who_drafts(llm, args.model)
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="surrogateescape")  # so that a line that is no text ends a turn only
         if sys.stdin.isatty():

@@ -10,6 +10,7 @@ from foredraft.core.sampling import Sampling
 from foredraft.errors import UsageError
 
 if TYPE_CHECKING:
+    from foredraft.engine.drafting import Drafting
     from foredraft.engine.llm import LLM
 
 
@@ -31,12 +32,25 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
 
 def add_draft_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drafting")
-    group.add_argument("-d", "--drafter", default="off", metavar="DRAFTER", help="who drafts (off)")
     group.add_argument(
-        "-k", "--draft-tokens", default="auto", metavar="N|auto", help="length of a draft (auto)"
+        "-d",
+        "--drafter",
+        default="auto",
+        metavar="DRAFTER",
+        help="who drafts (auto): off, ngram, suffix, prediction:FILE, model:NAME, or several joined by +",
+    )
+    group.add_argument(
+        "-k",
+        "--draft-tokens",
+        default="auto",
+        metavar="N|auto",
+        help="tokens of a draft (auto: as many as pay, in every round anew)",
     )
     group.add_argument(
         "--rule", choices=("match", "ratio", "block"), default="match", help="how drafts are judged (match)"
+    )
+    group.add_argument(
+        "--draft-quant", choices=("q4", "file"), default="q4", help="weights of a draft model (q4: 4 bits)"
     )
 
 
@@ -73,18 +87,39 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ignore-eos", action="store_true", help="do not end at the model's end tokens")
 
 
-def check_draft_options(args: argparse.Namespace) -> None:
-    """Refuse what this version cannot honour."""
-    if args.drafter != "off":
+def drafting_of(args: argparse.Namespace) -> "Drafting":
+    """How the answer is to be drafted for; the file of a prediction is read."""
+    from foredraft.engine.drafting import NEXT, Drafting
+
+    names, prediction = [], None
+    for name in NEXT.split(args.drafter):
+        drafter, _, path = name.partition(":")
+        if drafter == "prediction" and path:
+            prediction, name = read_text(Path(path), "-d prediction"), "prediction"
+        names.append(name)
+    return Drafting("+".join(names), draft_tokens_of(args.draft_tokens), args.rule, prediction)
+
+
+def draft_tokens_of(text: str) -> int | None:
+    """What -k says; None for auto."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"-k {text!r}: a whole number or auto is expected") from None
+
+
+def read_text(path: Path, option: str) -> str:
+    """The text of a file that an option names."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise UsageError(
-            f"-d {args.drafter}: this version of foredraft has no drafters; only -d off is built in"
-        )
-    if args.draft_tokens not in ("auto", "0"):
-        raise UsageError(
-            f"-k {args.draft_tokens}: with -d off nothing is drafted; leave -k out, or give 0 or auto"
-        )
-    if args.rule != "match":
-        raise UsageError(f"--rule {args.rule}: this version of foredraft judges drafts by match only")
+            f"{option}: {path} is not UTF-8 at offset {error.start}. Convert it first (iconv -t utf-8)."
+        ) from None
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -115,10 +150,20 @@ def parse_bias(text: str) -> tuple[int, float]:
         ) from None
 
 
-def load(args: argparse.Namespace) -> "LLM":
-    """The model, with a progress bar where somebody watches."""
+def load(args: argparse.Namespace, drafting: "Drafting | None" = None, remember: bool = True) -> "LLM":
+    """The model, with a progress bar where somebody watches; without `drafting` nothing is drafted."""
+    from foredraft.engine.drafting import OFF
     from foredraft.engine.llm import LLM
 
     with Bar(f"loading {Path(args.model).name}") as bar:
         progress = bar.advance if sys.stderr.isatty() else None
-        return LLM(args.model, ctx=args.ctx, threads=args.threads, kv=args.kv, progress=progress)
+        return LLM(
+            args.model,
+            ctx=args.ctx,
+            threads=args.threads,
+            kv=args.kv,
+            drafting=OFF if drafting is None else drafting,
+            draft_quant=getattr(args, "draft_quant", "q4"),
+            remember=remember,
+            progress=progress,
+        )

@@ -40,22 +40,30 @@ def add(subparsers: "Subparsers") -> None:
         action="store_true",
         help="print one JSON object instead of the text (and measure memory bandwidth: a second or two)",
     )
+    parser.add_argument(
+        "--compare", action="store_true", help="answer twice, without drafting and with it, and compare"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    options.check_draft_options(args)
+    drafting = options.drafting_of(args)
     if args.raw and args.system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out; give one of the two")
     sampling = options.sampling_of(args)
     prompt = read_prompt(args.prompt)
     messages = [{"role": "system", "content": args.system}, {"role": "user", "content": prompt}]
-    from foredraft.cli.answer import TextOut, figures_line, show
+    from foredraft.cli.answer import TextOut, figures_line, say_who_drafts, show
 
+    if args.compare:
+        from foredraft.cli.compare import compare
+
+        return compare(args, prompt if args.system is None else messages, sampling, drafting)
     out = TextOut()
-    with trace_to(args.trace) as trace, options.load(args) as llm:
+    with trace_to(args.trace) as trace, options.load(args, drafting) as llm:
+        say_who_drafts(llm, args.model)
         asked = prompt if args.system is None else messages
         stream = llm.stream(asked, sampling, raw=args.raw, trace=trace)
-        completion, interrupted = show(stream, out.write if not args.json else _nowhere)
+        completion, interrupted = show(stream, out.write if not args.json else nowhere)
         out.end_line(interrupted)
         print(figures_line(completion, sampling.temperature > 0), file=sys.stderr)
         if args.json:
@@ -100,6 +108,8 @@ def report(
     return {
         "model": args.model,
         "drafter": args.drafter,
+        "drafters": llm.roster.names(llm.drafting),
+        "k": args.draft_tokens,
         "rule": args.rule,
         "text": completion.text,
         "ids": list(completion.ids),
@@ -153,5 +163,5 @@ def _open(path: Path) -> TextIO:
         raise UsageError(f"--trace {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _nowhere(text: str) -> None:
+def nowhere(text: str) -> None:
     """With --json the text is in the object."""

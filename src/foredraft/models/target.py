@@ -21,10 +21,16 @@ from foredraft.models.families import ModelSpec
 from foredraft.models.gguf import GGUFFile
 from foredraft.models.memory import available_bytes, check_fits
 from foredraft.models.native_pick import NativePicker
+from foredraft.models.quants import FORMATS, shrinks
 
 BLOCK = 64  # positions in a block of the native module's KV memory
+PANEL = 16  # outputs of a matrix that lie together: the least of a head that can be computed
 MAX_THREADS = 1024
 KVType = Literal["f16", "f32"]
+Quant = Literal["file", "q4"]
+QUANTS: Mapping[str, str] = MappingProxyType({"file": "", "q4": "q4"})  # in the native module's words
+KEPT = frozenset({"embed", "k", "v"})  # matrices that "q4" leaves alone
+ALL_PANELS = int32s([])
 KV_BYTES: Mapping[str, int] = MappingProxyType({"f16": 2, "f32": 4})
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -32,7 +38,8 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 @dataclass(frozen=True)
 class LoadOptions:
     """How a model is to be held in memory. `threads` 0: one for each physical core; `isa` "": the best there
-    is.
+    is; `quant` "q4", to draft with: matrices that take more are brought to 4.5 bits a weight, save for
+    the embedding, keys' and values'.
     """
 
     blocks: int
@@ -40,8 +47,11 @@ class LoadOptions:
     threads: int = 0
     isa: str = ""
     progress: Progress | None = None
+    quant: Quant = "file"
 
     def __post_init__(self) -> None:
+        if self.quant not in QUANTS:
+            raise UsageError(f"quant is {self.quant!r}, but must be one of {', '.join(QUANTS)}")
         if self.kv not in KV_BYTES:
             raise UsageError(f"kv is {self.kv!r}, but must be one of {', '.join(KV_BYTES)}")
         if not 0 <= self.threads <= MAX_THREADS:
@@ -65,9 +75,9 @@ class NativeTarget:
     @classmethod
     def load(cls, file: GGUFFile, spec: ModelSpec, options: LoadOptions) -> "NativeTarget":
         """Foresee the memory, then map the file and convert it."""
-        sizes = {name: file.tensors[name].nbytes for name in spec.tensors.values()}
+        weights = held_bytes(file, spec, options.quant)
         block_bytes = kv_block_bytes(spec, options.kv)
-        check_fits(file.path.stem, sum(sizes.values()), block_bytes, options.blocks, BLOCK, available_bytes())
+        check_fits(file.path.stem, weights, block_bytes, options.blocks, BLOCK, available_bytes())
         try:
             model = Model(
                 config_of(spec),
@@ -78,6 +88,7 @@ class NativeTarget:
                 options.threads or physical_cores(),
                 options.isa,
                 progress=options.progress or _unwatched,
+                quant=QUANTS[options.quant],
             )
         except MemoryError:
             raise OutOfMemoryError(
@@ -92,7 +103,23 @@ class NativeTarget:
     def vocab(self) -> int:
         return self.spec.vocab
 
-    def forward(self, rows: Rows, caches: Sequence[Cache], wanted: Int32s, taps: Taps = NO_TAPS) -> Scores:
+    def read_bytes(self, panels: int | None = None) -> int:
+        """Bytes of weights that a pass of one row reads, with so many panels of the head; None: all."""
+        head = self.model.head_bytes
+        outputs = self.vocab if panels is None else min(panels * PANEL, self.vocab)
+        return self.model.weight_bytes - head + head // self.vocab * outputs
+
+    def forward(
+        self,
+        rows: Rows,
+        caches: Sequence[Cache],
+        wanted: Int32s,
+        taps: Taps = NO_TAPS,
+        panels: Int32s = ALL_PANELS,
+    ) -> Scores:
+        """As `Target.forward`. With `panels` of the head, rising: logits [wanted, 16 * panels], of tokens
+        16 * p to 16 * p + 15 for each panel p, and minus infinity beyond the vocabulary.
+        """
         if len(rows) and int(rows.tokens.max()) >= self.vocab:
             raise TokenError(
                 f"token {rows.tokens.max()} is outside the vocabulary, which ends at {self.vocab - 1}"
@@ -108,6 +135,7 @@ class NativeTarget:
             wanted,
             int32s(taps.layers),
             int32s(taps.rows),
+            panels,
         )
         return Scores(logits, hidden)
 
@@ -138,6 +166,19 @@ def tables_of(caches: Sequence[Cache]) -> Int32s:
     for table, cache in zip(tables, caches, strict=True):
         table[: len(cache.blocks)] = cache.blocks
     return tables
+
+
+def held_bytes(file: GGUFFile, spec: ModelSpec, quant: Quant = "file") -> int:
+    """Bytes of all weights, as many as a file of the types they are held in would have."""
+    total = 0
+    for canonical, name in spec.tensors.items():
+        info = file.tensors[name]
+        matrix = len(info.shape) == 2 and canonical.split(".")[-1] not in KEPT
+        if quant == "q4" and matrix and shrinks(info.type, info.shape[1]):
+            total += FORMATS["Q4_0"].nbytes(int(np.prod(info.shape, dtype=np.int64)))
+        elif canonical != "head" or name != spec.tensors["embed"]:
+            total += info.nbytes
+    return total
 
 
 def kv_block_bytes(spec: ModelSpec, kv: KVType) -> int:
