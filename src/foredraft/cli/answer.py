@@ -8,7 +8,7 @@ from foredraft.engine.completion import Completion
 from foredraft.engine.llm import LLM
 from foredraft.engine.stream import Stream
 from foredraft.models.cache import model_path
-from foredraft.models.registry import REGISTRY
+from foredraft.models.registry import entry_of
 
 
 def show(stream: Stream, write: Callable[[str], None]) -> tuple[Completion, bool]:
@@ -29,7 +29,7 @@ def say_who_drafts(llm: LLM, model: str) -> None:
     names = llm.roster.names(llm.drafting)
     if not names:
         return
-    entry = REGISTRY.get(model)
+    entry = entry_of(model)
     hint = ""
     if "auto" in llm.drafting.names and entry and entry.drafter and not model_path(entry.drafter).is_file():
         hint = f" (faster with a draft model: foredraft pull {entry.drafter})"

@@ -28,12 +28,17 @@ def add(subparsers: "Subparsers") -> None:
     options.add_draft_options(parser)
     options.add_sampling_options(parser)
     parser.add_argument("--system", metavar="TEXT", help="a system message at the beginning")
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="draft without what earlier answers said, as if each came from another user",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     drafting = options.drafting_of(args)
     sampling = options.sampling_of(args)
-    with options.load(args, drafting) as llm, llm.chat(args.system) as chat:
+    with options.load(args, drafting, remember=not args.forget) as llm, llm.chat(args.system) as chat:
         from foredraft.cli.answer import say_who_drafts
 
         say_who_drafts(llm, args.model)

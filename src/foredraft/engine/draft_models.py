@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from foredraft.core.target import Target
 from foredraft.drafters.model import Context, ModelDrafter
@@ -18,7 +17,7 @@ from foredraft.models.draft import FREQUENT, NativeDraftTarget
 from foredraft.models.families import describe
 from foredraft.models.gguf import read_gguf
 from foredraft.models.pairing import check_pair
-from foredraft.models.registry import REGISTRY
+from foredraft.models.registry import entry_of
 from foredraft.models.target import PANEL, QUANTS, LoadOptions, NativeTarget, Quant
 from foredraft.models.tokenizer import Tokenizer
 
@@ -84,7 +83,7 @@ class DraftModels:
 
     def default(self) -> str | None:
         """The model that the registry names for this target, if it has been pulled."""
-        entry = REGISTRY.get(self._name) or REGISTRY.get(Path(self._name).stem)
+        entry = entry_of(self._name)
         if entry is None or entry.drafter is None or not model_path(entry.drafter).is_file():
             return None
         return entry.drafter

@@ -18,7 +18,7 @@ import numpy as np
 
 from foredraft._native import Model
 from foredraft.core.history import History
-from foredraft.core.nouns import Floats, Int32s, Rows, int32s
+from foredraft.core.nouns import Rows, int32s
 from foredraft.core.pick import Place
 from foredraft.core.sampling import Sampling
 from foredraft.engine.kv import KVPool, KVSequence
@@ -26,6 +26,7 @@ from foredraft.engine.speculator import idle
 from foredraft.engine.stream import Host, Request, Stream
 from foredraft.measure.busy import BusyCore
 from foredraft.measure.ceiling import Bandwidth, fill, pass_s
+from foredraft.measure.native_clock import Clocked, NativeClock
 from foredraft.measure.peer import LlamaBench, Load
 from foredraft.measure.settings import PICKING, Settings
 from foredraft.models.families import describe
@@ -92,13 +93,13 @@ class Workbench:
 
     def generate(self) -> None:
         """Tokens per second after the short context, and per token the time that was not the native pass."""
-        clock = NativeClock(self.target.model)
-        target = NativeTarget(self.target.spec, cast(Model, clock))  # same methods, and a clock around them
+        clock = NativeClock()
+        target = NativeTarget(self.target.spec, cast(Model, Clocked(self.target.model, clock)))
         times = [time.perf_counter()]
         native = [0.0]
         for _ in self._stream(target, self._prompt(self.settings.short), Sampling(), self.settings.generated):
             times.append(time.perf_counter())
-            native.append(clock.native_s)
+            native.append(clock.seconds)
         # The first burst holds the prompt.
         self.samples["tok_s"].append((len(times) - 2) / (times[-1] - times[1]))
         binding_s = self._binding_s()
@@ -174,26 +175,6 @@ class Workbench:
         for _ in range(100):
             self.target.model.forward(none, none, none, length, table, none, none, none)
         return (time.perf_counter() - started) / 100
-
-
-class NativeClock:
-    """A native model that notes how long its calls took in all."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.threads = model.threads
-        self.native_s = 0.0
-
-    def forward(self, *arrays: Int32s) -> tuple[Floats, Floats]:
-        started = time.perf_counter()
-        result: tuple[Floats, Floats] = self._model.forward(*arrays)
-        self.native_s += time.perf_counter() - started
-        return result
-
-    def move(self, source: Int32s, target: Int32s) -> None:
-        started = time.perf_counter()
-        self._model.move(source, target)
-        self.native_s += time.perf_counter() - started
 
 
 def pass_key(rows: int, context: int) -> str:

@@ -8,6 +8,7 @@ are fetched is `pull.py`'s affair.
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from foredraft.errors import ModelNotFoundError
@@ -84,6 +85,11 @@ KNOWN: tuple[ModelEntry, ...] = (
 )
 
 REGISTRY: Mapping[str, ModelEntry] = MappingProxyType({entry.name: entry for entry in KNOWN})
+
+
+def entry_of(name_or_path: str, registry: Mapping[str, ModelEntry] = REGISTRY) -> ModelEntry | None:
+    """The entry of a model by its name, or by that of a file that is called like it."""
+    return registry.get(name_or_path) or registry.get(Path(name_or_path).stem)
 
 
 def look_up(name: str, registry: Mapping[str, ModelEntry] = REGISTRY) -> ModelEntry:
