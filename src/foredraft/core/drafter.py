@@ -87,7 +87,10 @@ class LaggingDrafter(Drafter, Protocol):
     """A drafter that computes something for every token of the text, and may have left that for later."""
 
     def catch_up_s(self, text: Sequence[int]) -> float:
-        """Seconds it needs to come level with the text, before it can propose."""
+        """Seconds it is expected to need for that, before it can propose; 0 where it need not."""
+
+    def catch_up(self, text: Sequence[int]) -> None:
+        """Do it: what is left to `propose` is no more than in every round."""
 
 
 class Chooser(Protocol):

@@ -112,7 +112,20 @@ class ModelDrafter:
     def catch_up_s(self, text: Sequence[int]) -> float:
         held = self._skipped + self._agreed(text) if self._started else 0
         missing = min(len(text) - held, WINDOW)
-        return self._chooser.seconds(missing) - self._chooser.seconds(1) if missing > 1 else 0.0
+        return self._chooser.seconds(missing) if missing > CONTEXT_ROWS else 0.0
+
+    def catch_up(self, text: Sequence[int]) -> None:
+        """Compute what is missing but for the last token, without any logits."""
+        self._align(text, CONTEXT_ROWS)
+        known = list(text[self._skipped :])
+        try:
+            while (missing := len(known) - 1 - self._cache.length) > 0:
+                started = self._clock()
+                prefill(self._target, self._cache, known, min(CHUNK, missing))
+                self._chooser.note_pass(min(CHUNK, missing), self._clock() - started)
+        except ContextError:
+            self._give_way()
+        self._held = known[: self._cache.length]
 
     def propose(self, ask: Ask) -> Draft:
         """A chain, runners-up beside it where they are worth their rows, and what the context model expects
@@ -125,8 +138,7 @@ class ModelDrafter:
             while self._goes_on(ask, growth):
                 self._step(ask, growth)
         except ContextError:  # other requests hold the draft model's memory: give way, and keep what is there
-            self._cache.truncate(0)
-            self._held, self._started = [], False
+            self._give_way()
         if growth.path and ask.rate > 0.0 and not ask.drawn and growth.survival > ask.floor > 0.0:
             self._look_beyond(ask, growth)
         return growth.draft()
@@ -134,6 +146,10 @@ class ModelDrafter:
     def close(self) -> None:
         self._held = []
         self._release()
+
+    def _give_way(self) -> None:
+        self._cache.truncate(0)
+        self._held, self._started = [], False
 
     def _agreed(self, text: Sequence[int]) -> int:
         """How much of what the cache holds is still the text. What was so once is not compared again: a text

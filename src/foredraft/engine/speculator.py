@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FEW = 4  # rows of text in a pass that drafts may join: not a prompt's last chunk
 MOST = 48  # tokens of a draft where the controller decides
 UNSAID = 0.5  # the chance of a token whose drafter does not say
-FIRST_ROUNDS = 24.0  # an answer is expected to go on for as long as it did, and for so long at least
+FIRST_ROUNDS = 40.0  # an answer is expected to go on for as long as it did, and for so long at least
 
 OFF, MEASURING, NO_ROOM = "off", "measuring the pass", "no room"
 NO_GUESS, NOT_WORTH = "no guess", "not worth its price"
@@ -73,6 +73,7 @@ class Speculator:
         self._clock = clock
         self._worths = {drafter.name: Worth() for drafter in drafters}
         self._proposed: list[Draft] = []  # of this round, as the drafters made them
+        self._level = 0.0  # when the drafter that is asked had come level with the text
         self._worked_s = 0.0  # of this round: all drafters' seconds, without catching up
         self._spent: dict[str, float] = {}  # of this round: seconds of those who take time
         self._rounds = 0
@@ -181,20 +182,19 @@ class Speculator:
             if not worth.pays(before, rate, lag, self._rounds_left(moment)):
                 worth.skip(before)
                 return Draft.empty
-        started = self._clock()
-        proposed = self._propose(drafter, self._question(moment))
-        seconds = self._clock() - started
-        self._seconds[drafter.name] = self._seconds.get(drafter.name, 0.0) + seconds
-        self._worked_s += max(0.0, seconds - lag)
+        started = self._level = self._clock()
+        proposed = self._propose(drafter, self._question(moment), catch_up=lag > 0.0)
+        caught_up_s, seconds = self._level - started, self._clock() - self._level
+        self._seconds[drafter.name] = self._seconds.get(drafter.name, 0.0) + caught_up_s + seconds
+        self._worked_s += seconds
         self._proposed.append(proposed)
         if proposed.laws:  # judged alone
             tree = Tree(self._belief, self._limits.ends)
         tree.add(proposed)
         if priced:
-            gain = self._value(tree, moment) - before - rate * max(0.0, seconds - lag)
-            worth.note(before, gain)
+            worth.note(before, self._value(tree, moment) - before - rate * seconds)
             # The first catching up is an investment, judged by `pays` alone.
-            self._spent[drafter.name] = seconds if worth.is_started else max(0.0, seconds - lag)
+            self._spent[drafter.name] = seconds + (caught_up_s if worth.is_started else 0.0)
         worth.note_time(seconds)
         return proposed
 
@@ -232,8 +232,11 @@ class Speculator:
             self._leave_out(drafter, error)
             return None
 
-    def _propose(self, drafter: Drafter, ask: Ask) -> Draft:
+    def _propose(self, drafter: Drafter, ask: Ask, catch_up: bool) -> Draft:
         try:
+            if catch_up:
+                self._lagging[drafter.name].catch_up(ask.text)
+            self._level = self._clock()
             return completed(drafter.propose(ask), drafter.name, self._limits.vocab, ask.most)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the text
             self._leave_out(drafter, error)

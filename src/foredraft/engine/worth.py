@@ -19,10 +19,8 @@ SIDE = 0.25  # of what is learned for one class, the part that the others learn
 FORGIVENESS = 0.004  # a round
 CREDIT = 2.0  # tokens that may be lost on trying
 CREDIT_SHARE = 0.005  # and so many for every round
-CATCH_UP, CATCH_UP_SHARE = (
-    5.0,
-    0.1,
-)  # tokens that may be spent at once on catching up; so many for every round
+CATCH_UP = 12.0  # tokens that may be spent at once on catching up
+CATCH_UP_SHARE = 0.1  # and so many for every round
 
 
 class Worth:
