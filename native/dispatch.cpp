@@ -9,6 +9,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(FOREDRAFT_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace foredraft {
 namespace {
@@ -18,46 +22,55 @@ bool has_avx2() { return true; }
 bool has_avxvnni() { return true; }
 bool has_avx512() { return true; }
 #elif defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
 bool has_avxvnni() {
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
 bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 #endif
 
+#if defined(FOREDRAFT_AMX)
+// Linux gives tile registers to a process that asks for them (ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), and may refuse.
+bool has_amx() {
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+#endif
+
+const struct {
+    const char* name;
+    bool (*runs)();
+    const Kernels& (*kernels)();
+} known[] = {
+#if defined(FOREDRAFT_AMX)
+    {"amx", has_amx, amx_kernels},
+#endif
+#if defined(__x86_64__)
+    {"avx512", has_avx512, avx512_kernels}, {"avxvnni", has_avxvnni, avxvnni_kernels}, {"avx2", has_avx2, avx2_kernels},
+#endif
+    {"scalar", [] { return true; }, scalar_kernels},
+};
+
 }  // namespace
 
-size_t available_kernels(const char* names[4]) {
+size_t available_kernels(const char* names[5]) {
     size_t count = 0;
-#if defined(__x86_64__)
-    if (has_avx512()) names[count++] = "avx512";
-    if (has_avx2() && has_avxvnni()) names[count++] = "avxvnni";
-    if (has_avx2()) names[count++] = "avx2";
-#endif
-    names[count++] = "scalar";
+    for (const auto& set : known)
+        if (set.runs()) names[count++] = set.name;
     return count;
 }
 
 const Kernels& choose_kernels(const char* name) {
-    const char* names[4];
-    const size_t count = available_kernels(names);
     const char* asked = *name ? name : std::getenv("FOREDRAFT_ISA");
-    const char* wanted = asked && *asked ? asked : names[0];
-    for (size_t i = 0; i < count; i++) {
-        if (std::strcmp(names[i], wanted) != 0) continue;
-#if defined(__x86_64__)
-        if (std::strcmp(wanted, "avx512") == 0) return avx512_kernels();
-        if (std::strcmp(wanted, "avxvnni") == 0) return avxvnni_kernels();
-        if (std::strcmp(wanted, "avx2") == 0) return avx2_kernels();
-#endif
-        return scalar_kernels();
-    }
-    std::string message = "instruction set '" + std::string(wanted) + "' can't run on this machine; it has:";
-    for (size_t i = 0; i < count; i++) message += std::string(" ") + names[i];
+    for (const auto& set : known)
+        if ((!asked || !*asked || std::strcmp(set.name, asked) == 0) && set.runs()) return set.kernels();
+    std::string message = "instruction set '" + std::string(asked) + "' can't run on this machine; it has:";
+    for (const auto& set : known)
+        if (set.runs()) message += std::string(" ") + set.name;
     throw std::invalid_argument(message);
 }
 

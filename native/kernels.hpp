@@ -61,12 +61,13 @@ const Kernels& scalar_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avxvnni_kernels();
 const Kernels& avx512_kernels();
+const Kernels& amx_kernels();
 #endif
 
 // The table called `name`; where that is empty the one FOREDRAFT_ISA names, else the best this machine can run. Throws
 // std::invalid_argument for one it can't run.
 const Kernels& choose_kernels(const char* name);
 // Names this machine can run, best first; returns how many.
-size_t available_kernels(const char* names[4]);
+size_t available_kernels(const char* names[5]);
 
 }  // namespace foredraft

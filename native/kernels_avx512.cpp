@@ -6,53 +6,13 @@
 namespace foredraft {
 namespace {
 
-using F = __m512;
-inline F load(const float* p) { return _mm512_loadu_ps(p); }
-inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-inline F set1(float x) { return _mm512_set1_ps(x); }
-inline F add(F x, F y) { return _mm512_add_ps(x, y); }
-inline F sub(F x, F y) { return _mm512_sub_ps(x, y); }
-inline F mul(F x, F y) { return _mm512_mul_ps(x, y); }
-inline F div(F x, F y) { return _mm512_div_ps(x, y); }
-inline F maximum(F x, F y) { return _mm512_max_ps(x, y); }
-inline F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
-inline F fnma(F x, F y, F z) { return _mm512_fnmadd_ps(x, y, z); }
-inline F round(F x) { return _mm512_roundscale_ps(x, 8); }
-inline F power2(F n) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
-}
-inline F less(F a, F b, F x, F y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
-inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-
+#include "kernels_avx512.inc"
 #include "kernels_lanes.inc"
 
 inline uint16_t to_half(float value) { return (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), 0), 0); }
 inline float from_half(uint16_t value) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(value))); }
 
 #include "kernels_requantise.inc"
-
-constexpr size_t W = 16;
-constexpr int kTile = 16;
-constexpr int kUnrolledRows = 16;  // accumulators of sixteen rows and eight registers of codes stay in the 32 registers
-using Int = __m512i;
-using Col = __m512;
-inline Int load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-inline Int bytes(char value) { return _mm512_set1_epi8(value); }
-inline Int both(Int x, Int y) { return _mm512_and_si512(x, y); }
-inline Int either(Int x, Int y) { return _mm512_or_si512(x, y); }
-inline Int left(Int x, int bits) { return _mm512_slli_epi16(x, bits); }
-inline Int right(Int x, int bits) { return _mm512_srli_epi16(x, bits); }
-inline Int word(const void* p) {
-    int value;
-    __builtin_memcpy(&value, p, 4);
-    return _mm512_set1_epi32(value);
-}
-inline Col all(float x) { return _mm512_set1_ps(x); }
-inline Col to_float(Int x) { return _mm512_cvtepi32_ps(x); }
-inline void store_col(float* p, Col x) { _mm512_storeu_ps(p, x); }
-inline Col load_halves(const uint16_t* p) { return load_half(p); }
-inline Col load_counts(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
-inline Int load_signed(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
 
 struct F32Word;
 struct F16Word;

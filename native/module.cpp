@@ -118,7 +118,7 @@ private:
 };
 
 std::vector<std::string> isa_names() {
-    const char* names[4];
+    const char* names[5];
     const size_t count = available_kernels(names);
     return {names, names + count};
 }
