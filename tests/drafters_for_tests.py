@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 
 from foredraft.core.nouns import Draft
 from foredraft.core.sampling import Sampling
@@ -10,8 +11,9 @@ from foredraft.engine.controller import Controller
 from foredraft.engine.cost import PassCost
 from foredraft.engine.drafting import SCRATCH_ROWS
 from foredraft.engine.kv import KVPool, blocks_for
+from foredraft.engine.request import Request
 from foredraft.engine.speculator import Limits, Speculator
-from foredraft.engine.stream import Host, Request, Stream
+from foredraft.engine.stream import Host, Stream
 from foredraft.measure.replay import ReplayTarget, VirtualClock
 from foredraft.models.stream import TextStream
 
@@ -90,6 +92,9 @@ class Broken(Truth):
         self._may_break("propose")
         return super().propose(ask)
 
+    def least_s(self):
+        return 0.0
+
     def catch_up_s(self, text):
         self._may_break("catch_up_s")
         return 0.0
@@ -129,7 +134,7 @@ class Slow(Truth):
 def answer(llm, prompt, sampling, drafters, k=None, logprobs=None, rule="match", trace=None):
     """What `llm.generate` gives for token ids, with these drafters."""
     request = llm.request(prompt, sampling, 0.0, logprobs, trace)
-    request = Request(*(getattr(request, name) for name in REQUEST), rule)
+    request = replace(request, rule=rule)
     limits = Limits(llm.target.vocab, request.ends, k)
     speculator = Speculator(drafters, Controller(PassCost(), Acceptance()), limits)
     cache = llm.pool.open()
@@ -138,9 +143,6 @@ def answer(llm, prompt, sampling, drafters, k=None, logprobs=None, rule="match",
     with Stream(Host(llm.target, cache, threading.RLock(), cache.close), request, text, speculator) as stream:
         list(stream)
     return stream.completion
-
-
-REQUEST = ("prompt", "sampling", "ends", "most", "submitted", "logprobs", "trace")
 
 
 class Experience:

@@ -11,6 +11,8 @@
     ├── TokenError           a token id outside the vocabulary
     ├── NumericsError        the model computed logits that no token can be picked from
     ├── MeasurementError     a peer or a helper process did not do, or did not say, what is to be measured
+    ├── QueueFullError       a server has as many requests waiting as it may
+    ├── ClosedError          a server is ending, or has ended
     └── TemplateError        the chat template is missing, broken or refuses the messages
 
 A message says what is wrong, the value, the likely cause and what to do.
@@ -63,3 +65,11 @@ class MeasurementError(ForedraftError):
 
 class TemplateError(ForedraftError):
     """The chat template is missing, broken or refuses the messages."""
+
+
+class QueueFullError(ForedraftError):
+    """As many requests wait as may; try again later."""
+
+
+class ClosedError(ForedraftError):
+    """No requests are taken any more."""

@@ -71,3 +71,22 @@ def test_burst_is_the_path_and_one_token_more():
     tree = Draft((5, 6, 7), (-1, -1, 1))
     assert Verdict((), 9).burst(tree) == (9,)
     assert Verdict((1, 2), 9).burst(tree) == (6, 7, 9)
+
+
+def test_a_part_of_a_draft_keeps_what_is_known_of_its_tokens():
+    laws = tuple(np.full(3, index) for index in range(3))
+    drawn = Draft((5, 6, 7), (-1, 0, 1), (0.5, 0.4, 0.3), ("a", "b", "c"), laws)
+    part = drawn.part([0, 1])
+    assert part == Draft((5, 6), (-1, 0), (0.5, 0.4), ("a", "b"))
+    assert [law[0] for law in part.laws] == [0, 1]
+    tree = Draft((5, 6, 7, 8), (-1, -1, 1, 0), (0.1, 0.2, 0.3, 0.4), ("a", "b", "c", "d"))
+    part = tree.part([1, 2, 0])
+    assert part == Draft((6, 7, 5), (-1, 0, -1), (0.2, 0.3, 0.1), ("b", "c", "a"))
+    assert tree.part([]) == Draft.empty
+    assert tree.part(range(4)) == tree
+    assert Draft((5, 6), (-1, 0)).part([0]) == Draft((5,), (-1,))
+
+
+def test_a_part_without_a_tokens_parent_is_refused():
+    with pytest.raises((ValueError, KeyError)):
+        Draft((5, 6, 7), (-1, 0, 1)).part([0, 2])

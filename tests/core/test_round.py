@@ -2,16 +2,32 @@
 else.
 """
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from constraints_for_tests import Broken, Successors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_tiny
 from twin_target import TwinTarget
 
+from foredraft.core.constraint import LeastLength, pruned
 from foredraft.core.history import History
 from foredraft.core.nouns import Draft, Verdict
-from foredraft.core.round import Turn, places_of, play, prefill, rows_of, wanted_rows
-from foredraft.core.rules import follow
+from foredraft.core.pick import Place, draw, pick, probabilities
+from foredraft.core.round import (
+    Piece,
+    Turn,
+    paths_of,
+    places_of,
+    play,
+    prefill,
+    rows_of,
+    score,
+    wanted_rows,
+)
+from foredraft.core.rules import DRAFT, Dice, follow, judge
 from foredraft.core.sampling import Sampling
 from foredraft.engine.kv import KVPool
 from foredraft.models.families import describe
@@ -135,3 +151,149 @@ def test_no_draft_changes_the_text(target, data, sampling, num_sequences):
             assert target.read(turn.cache) == tuple(text[:-1])
     for text, prompt, truth in zip(texts, prompts, truths, strict=True):
         assert text[len(prompt) :] == truth[: len(text) - len(prompt)]
+
+
+# Pieces of other texts
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), sampling=st.sampled_from(SETTINGS))
+def test_pieces_beside_a_round_are_committed_and_change_nothing(target, data, sampling):
+    prompts = data.draw(
+        st.lists(st.lists(st.integers(0, 250), min_size=2, max_size=70), min_size=2, max_size=4)
+    )
+    own, *others = prompts
+    truth = plain(target, own, sampling, 4)
+    pool = KVPool(12)
+    caches = [pool.open() for _ in prompts]
+    held = [0] * len(others)
+    text, history = list(own), History(own)
+    for _ in range(3):
+        pieces = []
+        for index, (other, cache) in enumerate(zip(others, caches[1:], strict=True)):
+            count = data.draw(st.integers(0, len(other) - held[index]))
+            if count:
+                pieces.append(Piece(cache, other, count))
+                held[index] += count
+        (outcome,) = play(target, [Turn(caches[0], text, history, sampling)], pieces)
+        pool.check(caches)
+        text.append(outcome.verdict.token)
+        history.add([outcome.verdict.token])
+        assert [target.read(cache) for cache in caches[1:]] == [
+            tuple(other[:count]) for other, count in zip(others, held, strict=True)
+        ]
+    assert text[len(own) :] == truth[:3]
+    for other, cache in zip(others, caches[1:], strict=True):
+        assert rest(target, cache, other, sampling) == plain(target, other, sampling, 1)
+
+
+def rest(target, cache, text, sampling):
+    """The first token after a text whose beginning the cache holds."""
+    if cache.length == len(text):
+        cache.truncate(len(text) - 1)
+    (outcome,) = play(target, [Turn(cache, text, History(text), sampling)])
+    return [outcome.verdict.token]
+
+
+def test_pieces_alone_are_a_pass_too(target):
+    pool, texts = KVPool(4), ([7, 8, 9], [10, 11])
+    caches = [pool.open() for _ in texts]
+    target.passes.clear()
+    assert play(target, (), [Piece(cache, text, 2) for cache, text in zip(caches, texts, strict=True)]) == []
+    assert target.passes == [4]
+    assert [target.read(cache) for cache in caches] == [(7, 8), (10, 11)]
+
+
+def test_scoring_tells_what_the_model_says_after_every_token(target):
+    text = list(range(40, 60))
+    with KVPool(4).open() as cache:
+        found = [score(target, cache, text, count) for count in (1, 5, 13)]
+        assert target.read(cache) == tuple(text[:19])
+        assert [len(rows) for rows in found] == [1, 5, 13]
+        expected = [target.logits(tuple(text[: length + 1])) for length in range(19)]
+        assert np.array_equal(np.concatenate(found), expected)
+
+
+# Constraints
+
+EVEN = {token: set(range(token % 7, 250, 3)) for token in range(0, 250, 2)}  # odd tokens bind nothing
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), sampling=st.sampled_from(SETTINGS), drafted=drafts())
+def test_a_constraint_forbids_before_the_pick_and_nothing_else(target, data, sampling, drafted):
+    """Beside a turn without one. What the model says stays what it says."""
+    prompt, (parents, errors) = data.draw(st.lists(st.integers(0, 250), min_size=1, max_size=9)), drafted
+    constraint = Successors(EVEN, set(range(0, 250, 4)))
+    tree = Draft(tuple(data.draw(st.integers(0, 249)) for _ in errors), parents)
+    draft = pruned(tree, constraint)
+    pool = KVPool(6)
+    caches = [pool.open(), pool.open()]
+    turns = [
+        Turn(caches[0], prompt, History(prompt), sampling, draft, constraint=constraint),
+        Turn(caches[1], prompt, History(prompt), sampling, tree),
+    ]
+    outcome, free = play(target, turns)
+    for index, (path, place) in enumerate(zip(paths_of(draft), places_of(turns[0]), strict=True)):
+        said = target.logits((*prompt, *path))
+        assert np.array_equal(outcome.logits[index], said)
+        row = said.copy()
+        row[[token for token in range(len(row)) if not constraint.may(path, token)]] = -np.inf
+        assert outcome.picks[index] == pick(row, place)
+    assert outcome.verdict == follow(draft, outcome.picks)
+    paths, places = paths_of(tree), places_of(turns[1])
+    rows = [target.logits((*prompt, *path)) for path in paths]
+    assert np.array_equal(free.logits, rows)
+    assert list(free.picks) == [pick(row, place) for row, place in zip(rows, places, strict=True)]
+
+
+@pytest.mark.parametrize("rule", ["ratio", "block"])
+def test_a_drawn_draft_is_judged_by_what_the_constraint_leaves(target, rule):
+    """Tokens drawn without regard for it; of those that cannot follow the first one is in the draft."""
+    prompt, refused, accepted = [40, 41, 42], 0, 0
+    for seed in range(40):
+        sampling = Sampling(temperature=1.2, top_k=40, seed=seed)
+        constraint = LeastLength(2, range(0, 250, 2)) if seed % 2 else Successors(EVEN, None)
+        draft = pruned(drawn_from(target, prompt, replace(sampling, temperature=2.0), 3), constraint)
+        laws = []
+        for path in paths_of(draft):
+            row = target.logits((*prompt, *path)).copy()
+            if constraint.allowed(path) == len(path):
+                constraint.forbid(row, path)
+            laws.append(probabilities(row, Place(sampling, len(prompt) + len(path), History(prompt), path)))
+        with KVPool(4).open() as cache:
+            turn = Turn(cache, prompt, History(prompt), sampling, draft, rule, constraint=constraint)
+            (outcome,) = play(target, [turn])
+        assert outcome.verdict == judge(rule, draft, laws, Dice(seed, len(prompt)))
+        burst = outcome.verdict.burst(draft)
+        assert constraint.allowed(burst) == len(burst)
+        refused += constraint.allowed(draft.tokens) < len(draft)
+        accepted += len(outcome.verdict.path)
+    assert min(refused, accepted) > 5
+
+
+def drawn_from(target, text, sampling, k):
+    dice, drawn = Dice(sampling.seed, len(text)), []
+    for index in range(k):
+        path = tuple(one.token for one in drawn)
+        place = Place(sampling, len(text) + index, History(text), path, dice.stream(DRAFT))
+        drawn.append(draw(target.logits((*text, *path)), place))
+    return replace(Draft.chain([one.token for one in drawn]), laws=tuple(one.law for one in drawn))
+
+
+def test_a_round_that_raises_changes_no_cache(target):
+    pool, texts = KVPool(6), ([40, 41], [50, 51, 52], [60, 61])
+    caches = [pool.open() for _ in texts]
+    play(target, (), [Piece(cache, text, 1) for cache, text in zip(caches, texts, strict=True)])
+    before = [target.read(cache) for cache in caches]
+    turns = [Turn(cache, text, History(text), GREEDY) for cache, text in zip(caches, texts[:2], strict=False)]
+    with pytest.raises(RuntimeError, match="broken in forbid"):
+        play(
+            target,
+            [turns[0], replace(turns[1], constraint=Broken("forbid", 0))],
+            [Piece(caches[2], texts[2], 1)],
+        )
+    assert [target.read(cache) for cache in caches] == before
+    assert [outcome.verdict.token for outcome in play(target, turns)] == [
+        plain(target, text, GREEDY, 1)[0] for text in texts[:2]
+    ]

@@ -113,3 +113,21 @@ def test_resolve_draws_a_seed_once_and_keeps_a_given_one():
 def test_each_penalty_is_noticed(field):
     settings: dict[str, Any] = {field: 1.25}
     assert Sampling(**settings).penalises
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "3", None, 2**31])
+def test_a_least_length_that_is_none_is_refused(value):
+    with pytest.raises(UsageError, match=r"min_tokens is .*0 or more"):
+        Sampling(min_tokens=value)
+
+
+def test_a_least_length_may_exceed_the_limit():
+    assert Sampling(min_tokens=2**31 - 1, max_tokens=1).min_tokens == 2**31 - 1
+    assert Sampling().min_tokens == 0
+    assert type(Sampling(min_tokens=np.int64(3)).min_tokens) is int  # type: ignore[arg-type]
+
+
+def test_the_limit_may_be_as_long_as_any_context():
+    assert Sampling(max_tokens=2**31 - 1).max_tokens == 2**31 - 1
+    with pytest.raises(UsageError, match="max_tokens"):
+        Sampling(max_tokens=2**31)

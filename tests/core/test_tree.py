@@ -1,6 +1,6 @@
 """Merging drafts, and the part of a draft that is worth its rows, against every part there could be."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foredraft.core.drafter import at_face_value
 from foredraft.core.nouns import Draft
-from foredraft.core.tree import Tree, best_part, survivals
+from foredraft.core.tree import Tree, Wish, best_part, best_parts, survivals
 
 
 def tree_of(*drafts, belief=at_face_value, ends=()):
@@ -173,3 +173,80 @@ def test_a_price_below_all_gain_takes_everything_and_one_above_nothing():
     assert best_part(draft, 9, 9, lambda rows: float(rows)) == Draft.empty
     # The first row does not pay by itself; three together do.
     assert best_part(draft, 9, 9, lambda rows: 2.0).tokens == (1, 2, 3)
+
+
+# Several sequences in one pass
+
+
+@st.composite
+def wishes(draw):
+    """Few tokens in all, so that all parts can be tried; their chances are often equal."""
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
+    return [
+        Wish(
+            draw(drafts(size).filter(lambda draft, size=size: len(draft) == size)) if size else Draft.empty,
+            draw(st.integers(0, 5)),
+            draw(st.integers(0, 4)),
+        )
+        for size in sizes
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), wished=wishes())
+def test_no_parts_of_several_drafts_are_worth_more_together(data, wished):
+    """Against all there are, for prices of any shape that rise."""
+    prices = data.draw(st.lists(st.sampled_from((0.0, 0.1, 0.3, 0.8, 2.0)), min_size=12, max_size=12))
+
+    def worth(rows, survival):
+        return survival - sum(prices[:rows])
+
+    def gain(draft, nodes):
+        likely = survivals(draft)
+        return sum(likely[node] for node in nodes)
+
+    found = best_parts(wished, lambda rows: sum(prices[:rows]))
+    choices = [
+        [(len(nodes), gain(wish.draft, nodes)) for nodes in closed_parts(wish.draft, wish.most, wish.depth)]
+        for wish in wished
+    ]
+    best = max(
+        worth(sum(rows for rows, _ in chosen), sum(survival for _, survival in chosen))
+        for chosen in product(*choices)
+    )
+    total = worth(sum(map(len, found)), sum(sum(survivals(part)) for part in found))
+    assert total == pytest.approx(best)
+    for wish, part in zip(wished, found, strict=True):
+        whole = branches(wish.draft)
+        assert len(part) <= wish.most and depth_of(part) <= wish.depth
+        assert all(whole.get(path) == chance for path, chance in branches(part).items())
+
+
+@settings(max_examples=60, deadline=None)
+@given(wished=wishes(), most=st.integers(0, 12))
+def test_there_are_never_more_rows_than_may_be_paid(wished, most):
+    """A wall behind so many rows. Before it they are free, and whatever can come true is taken."""
+    found = best_parts(wished, lambda rows: 0.0 if rows <= most else 1e9)
+    useful = [
+        sum(
+            survival > 0.0 and len(wish.draft.branch(node)) <= wish.depth
+            for node, survival in enumerate(survivals(wish.draft))
+        )
+        for wish in wished
+    ]
+    assert sum(map(len, found)) == min(
+        most, sum(min(wish.most, count) for wish, count in zip(wished, useful, strict=True))
+    )
+
+
+def test_of_equally_likely_tokens_the_first_sequence_has_its_own():
+    draft = chain([1, 2], [0.5, 1.0])
+    found = best_parts([Wish(draft, 9, 9)] * 3, lambda rows: 0.0 if rows <= 3 else 1e9)
+    assert [part.tokens for part in found] == [(1, 2), (1,), ()]
+
+
+def test_each_sequence_has_rows_by_its_own_predictability():
+    sure, unsure = chain([1, 2, 3, 4], [0.95] * 4), chain([5, 6, 7, 8], [0.6] * 4)
+    found = best_parts([Wish(sure, 9, 9), Wish(unsure, 9, 9)], lambda rows: 0.5 * rows)
+    assert [part.tokens for part in found] == [(1, 2, 3, 4), (5,)]
+    assert best_parts([], lambda rows: 0.0) == []

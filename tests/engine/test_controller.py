@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from foredraft.core.nouns import Draft
 from foredraft.core.tree import survivals
 from foredraft.engine.acceptance import PRIOR, Acceptance
-from foredraft.engine.controller import FIRST_ROUNDS, KEEP, LEAST, LOOK_AHEAD, Controller
+from foredraft.engine.controller import LEAST, LOOK_AHEAD, Controller
 from foredraft.engine.cost import PassCost
+from foredraft.engine.pace import FIRST_ROUNDS, KEEP
 from foredraft.measure.prices import Prices
 
 PRICES = Prices({1: 0.050, 2: 0.051, 4: 0.052, 6: 0.054, 8: 0.066, 16: 0.110})

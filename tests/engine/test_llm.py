@@ -6,13 +6,16 @@ import gc
 
 import numpy as np
 import pytest
+from engine_for_tests import hashed_llm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_tiny
 from twin_target import twin_llm
 
-from foredraft import ContextError, Sampling, TokenError, UsageError
+from foredraft import ContextError, NumericsError, Sampling, TokenError, UsageError
+from foredraft.core.pick import Place, pick
 from foredraft.engine import stream as stream_module
+from foredraft.engine.drafting import OFF, Drafting
 from foredraft.models.twin import twin_forward
 
 PROMPT = "the quick brown fox"
@@ -259,3 +262,158 @@ def test_raw_messages_are_refused(llm):
 
 def test_nul_is_a_character_like_others(llm):
     assert llm.generate("a\0b", Sampling(max_tokens=2), raw=True).prompt_tokens == 3
+
+
+# Several at once, least lengths, memory for more than one
+
+
+def shown(completion):
+    return (
+        completion.ids,
+        completion.text,
+        completion.finish_reason,
+        completion.stopped_by,
+        completion.logprobs,
+        completion.prompt_tokens,
+        completion.seed,
+    )
+
+
+SEVERAL = [
+    list(range(start, start + length)) for start, length in ((5, 3), (40, 60), (7, 1), (100, 40), (9, 8))
+]
+
+
+@pytest.mark.parametrize("kv_tokens", [128, 2048])
+@pytest.mark.parametrize("drafting", [OFF, Drafting(), Drafting("suffix", 5)])
+def test_a_list_of_prompts_is_answered_as_one_by_one(path, kv_tokens, drafting):
+    llm = hashed_llm(path, 128, kv_tokens)
+    for sampling in (
+        Sampling(max_tokens=20, seed=0),
+        Sampling(
+            temperature=1.0, seed=3, max_tokens=30, ignore_eos=True, frequency_penalty=0.5, min_tokens=4
+        ),
+    ):
+        together = llm.generate(SEVERAL, sampling, logprobs=1, drafting=drafting)
+        alone = [llm.generate(prompt, sampling, logprobs=1, drafting=OFF) for prompt in SEVERAL]
+        assert [shown(one) for one in together] == [shown(one) for one in alone]
+    llm.pool.check([])
+
+
+def test_a_list_shares_passes_and_prefixes(path):
+    llm = hashed_llm(path, kv_tokens=2048)
+    prompt = list(range(100))
+    llm.target.passes.clear()
+    found = llm.generate([[*prompt, last] for last in range(6)], Sampling(max_tokens=8, ignore_eos=True))
+    assert [one.cached_tokens for one in found] == [0, *[64] * 5]
+    assert len(llm.target.passes) < 2 * 8
+    assert sum(llm.target.passes) == 101 + 5 * 37 + 6 * 7
+
+
+def test_each_of_a_list_has_a_seed_of_its_own_unless_one_is_given(llm):
+    sampling = Sampling(temperature=1.5, max_tokens=12, ignore_eos=True)
+    found = llm.generate([PROMPT] * 3, sampling)
+    assert len({one.seed for one in found}) == len({one.ids for one in found}) == 3
+
+
+def test_what_is_wrong_with_one_of_a_list_is_told_before_anything_is_computed(llm):
+    llm.target.passes.clear()
+    with pytest.raises(ContextError, match="500 tokens"):
+        llm.generate([[1, 2], [3] * 500])
+    with pytest.raises(TokenError, match="token 300"):
+        llm.generate([[1, 2], [300]])
+    assert llm.target.passes == []
+
+
+def test_a_failure_in_a_list_leaves_nothing_behind(llm):
+    nothing = Sampling(logit_bias=dict.fromkeys(range(300), -float("inf")))
+    with pytest.raises(NumericsError):
+        llm.generate([[1, 2, 3], list(range(100))], nothing)
+    llm.pool.check([])
+    assert llm.pool.num_free == llm.pool.num_blocks
+
+
+def test_conversations_give_way_to_a_list_and_go_on(path):
+    llm = hashed_llm(path, ctx=128)
+    sampling = Sampling(max_tokens=10, ignore_eos=True)
+    with llm.chat() as chat, hashed_llm(path, ctx=128).chat() as other:
+        for text in ("hello", "go on"):
+            assert chat.send(text, sampling).ids == other.send(text, sampling).ids
+            found = llm.generate([list(range(110)), list(range(50, 150))], sampling)
+            assert [len(one.ids) for one in found] == [10, 10]
+    llm.pool.check([])
+
+
+def test_streams_beside_a_list_keep_their_memory(path):
+    """Which may be too much: then it is told."""
+    llm = hashed_llm(path, ctx=128)
+    sampling = Sampling(max_tokens=10, ignore_eos=True)
+    expected = llm.generate(list(range(100)), sampling).ids
+    with llm.stream(list(range(100)), sampling) as stream:
+        next(stream)
+        assert len(llm.generate([[1, 2], [3]], sampling)) == 2
+        with pytest.raises(ContextError, match="KV cache is full"):
+            llm.generate([list(range(7, 110)), [3]], sampling)
+        list(stream)
+        assert stream.completion.ids == expected
+    llm.pool.check([])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafting", [OFF, Drafting("suffix", 6)])
+def test_nothing_ends_an_answer_before_its_least_length(llm, temperature, drafting):
+    """By the definition: end tokens forbidden in so many places, token by token."""
+    prompt = llm.tokenize(PROMPT * 2)
+    free = llm.generate(prompt, Sampling(temperature=temperature, seed=2, max_tokens=12, ignore_eos=True))
+    ends = (free.ids[1], free.ids[5], free.ids[9])
+    for least in (0, 1, 3, 7, 12, 50):
+        sampling = Sampling(
+            temperature=temperature,
+            seed=2,
+            max_tokens=12,
+            min_tokens=least,
+            stop_token_ids=ends,
+            ignore_eos=True,
+        )
+        ids = []
+        while len(ids) < 12 and not (ids and ids[-1] in ends):
+            row = llm.target.logits((*prompt, *ids)).copy()
+            if len(ids) < least:
+                row[list(ends)] = -np.inf
+            ids.append(pick(row, Place(sampling, len(prompt) + len(ids))))
+        completion = llm.generate(prompt, sampling, drafting=drafting)
+        assert completion.ids == tuple(ids)
+        assert completion.finish_reason == ("stop" if ids[-1] in ends else "length")
+
+
+def test_before_its_least_length_no_stop_string_ends_an_answer(llm):
+    prompt = llm.tokenize(PROMPT)
+    free = llm.generate(prompt, Sampling(temperature=1.0, seed=1, max_tokens=20, ignore_eos=True))
+    stop = llm.detokenize(free.ids[2:3])
+    sampling = Sampling(temperature=1.0, seed=1, max_tokens=20, ignore_eos=True, stop=(stop,), min_tokens=15)
+    completion = llm.generate(prompt, sampling)
+    assert len(completion.ids) >= 15
+    assert completion.ids == free.ids[: len(completion.ids)]
+    assert (
+        len(llm.generate(prompt, Sampling(temperature=1.0, seed=1, ignore_eos=True, stop=(stop,))).ids) <= 3
+    )
+
+
+@pytest.mark.parametrize("kv_tokens", [255, 1, 0, -5])
+def test_memory_for_less_than_one_request_is_refused(path, kv_tokens):
+    with pytest.raises(UsageError, match=f"kv_tokens is {kv_tokens}, but one request may have 256"):
+        hashed_llm(path, kv_tokens=kv_tokens)
+
+
+def test_memory_for_more_than_one_request_is_there(path):
+    few, many = hashed_llm(path), hashed_llm(path, kv_tokens=1000)
+    assert few.pool.num_blocks == (256 + 64) // 64
+    assert many.pool.num_blocks == -(-(1000 + 64) // 64)
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"), [([], UsageError), ([300], TokenError), ([1, 2**31], TokenError), ([-1, 1], TokenError)]
+)
+def test_a_request_for_what_is_no_prompt_is_refused(llm, ids, kind):
+    with pytest.raises(kind):
+        llm.request(ids, Sampling(), 0.0)

@@ -15,6 +15,7 @@ from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.controller import Controller
 from foredraft.engine.cost import PassCost
 from foredraft.engine.drafting import SCRATCH_ROWS
+from foredraft.engine.proposal import UNSAID, completed
 from foredraft.engine.speculator import (
     MEASURING,
     MOST,
@@ -22,11 +23,9 @@ from foredraft.engine.speculator import (
     NO_ROOM,
     NOT_WORTH,
     OFF,
-    UNSAID,
     Limits,
     Moment,
     Speculator,
-    completed,
     idle,
 )
 from foredraft.measure.prices import Prices

@@ -1,7 +1,7 @@
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from vocabularies import SMALL, gpt2_metadata, llama_metadata, tokenizer_of
 
@@ -229,3 +229,52 @@ def test_a_limit_below_one_is_refused(most):
 def test_an_id_outside_the_vocabulary_is_refused():
     with pytest.raises(TokenError):
         TextStream(TOKENIZER).feed([97, 10_000])
+
+
+# The least length
+
+
+def with_least(ids, stops, least, most):
+    """One token after the other: a stop string counts if all of it lies behind the first `least` - 1 tokens,
+    and is complete.
+    """
+    exempt = max(0, least - 1)
+    for count in range(1, len(ids) + 1):
+        before = TextDecoder(TOKENIZER).feed(ids[: min(exempt, count)])
+        certain = TextDecoder(TOKENIZER).feed(ids[:count])[len(before) :]
+        ended = [(certain.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in certain]
+        if ended:
+            end, _, stop = min(ended)
+            return before + certain[: end - len(stop)], count, "stop", stop
+        if count == most:
+            return TOKENIZER.decode(ids[:count], special=False), count, "length", None
+    return TOKENIZER.decode(ids, special=False), len(ids), None, None
+
+
+@settings(deadline=None)
+@given(
+    st.lists(some_ids, max_size=25),
+    some_stops,
+    st.integers(0, 20),
+    st.none() | st.integers(1, 20),
+    st.lists(st.integers(0, 30), max_size=6),
+)
+@example([97, 98, 97, 98], ["ab"], 2, None, [])
+def test_stop_strings_are_looked_for_from_the_least_length_on(ids, stops, least, most, cuts):
+    stream = TextStream(TOKENIZER, stops=stops, end_ids=(), max_tokens=most, min_tokens=least)
+    deltas = [stream.feed(burst) for burst in groups(ids, cuts)]
+    text = "".join(delta.text for delta in deltas) + stream.flush()
+    taken = sum(delta.taken for delta in deltas)
+    stopped_by = next((delta.stopped_by for delta in deltas if delta.stopped_by is not None), None)
+    assert (text, taken, stream.finish, stopped_by) == with_least(ids, stops, least, most)
+
+
+def test_before_the_least_length_the_limit_ends_all_the_same():
+    stream = TextStream(TOKENIZER, stops=["a"], max_tokens=2, min_tokens=9)
+    assert stream.feed([97, 97, 97]) == Delta("aa", 2, "length")
+
+
+def test_the_token_of_the_least_length_may_complete_a_stop_string():
+    stream = TextStream(TOKENIZER, stops=["b"], min_tokens=3)
+    assert stream.feed([98, 98]) == Delta("bb", 2)
+    assert stream.feed([98]) == Delta("", 1, "stop", "b")

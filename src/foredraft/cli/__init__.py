@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("models", "list the models that are known, and which of them are there"),
     ("run", "answer one prompt"),
     ("chat", "talk with a model"),
+    ("serve", "serve OpenAI's interface"),
     ("ceiling", "what this machine's memory allows at best"),
     ("plan", "whether drafting pays, and how long drafts should be"),
     ("prove", "show that drafting leaves the text unchanged, on your own models"),

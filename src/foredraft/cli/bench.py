@@ -1,5 +1,5 @@
 """`foredraft bench`: what the engine reaches on this machine, beside what it must reach; with --speculation
-what drafting gains (`bench_speculation.py`).
+what drafting gains (`bench_speculation.py`), with --serve what the server does (`bench_serve.py`).
 """
 
 import argparse
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from foredraft.cli import bench_speculation
+from foredraft.cli import bench_serve, bench_speculation
 from foredraft.cli.progress import CLEAR
 from foredraft.errors import UsageError
 
@@ -32,8 +32,8 @@ def add(subparsers: "Subparsers") -> None:
         help="measure the engine, beside llama.cpp if you like",
         description="Measures passes, generation, prompts, loading and memory, each beside what it must "
         "reach, and the memory bandwidth in the same run. Takes some minutes. With --speculation it measures "
-        "what drafting gains instead, which takes an hour. A goal that is missed is reported; it is no "
-        "failure.",
+        "what drafting gains instead, which takes an hour, with --serve what the server does with many "
+        "requests at once. A goal that is missed is reported; it is no failure.",
     )
     parser.add_argument(
         "-m", "--model", required=True, metavar="MODEL", help="a pulled name, or the path of a GGUF file"
@@ -48,7 +48,8 @@ def add(subparsers: "Subparsers") -> None:
         "--repeat",
         type=int,
         metavar="N",
-        help="rounds of passes (15), a fifth of it for long runs; with --speculation pairs of runs (5)",
+        help="rounds of passes (15), a fifth of it for long runs; with --speculation pairs of runs, "
+        "with --serve of everything (5)",
     )
     parser.add_argument(
         "--only", metavar="NAMES", help="only these figures, as in share,rows,load, or only these prompts"
@@ -56,11 +57,15 @@ def add(subparsers: "Subparsers") -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep every sample in this file, as JSON")
     bench_speculation.add_options(parser)
+    bench_serve.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.out is not None and not args.out.absolute().parent.is_dir():
         raise UsageError(f"--out {args.out}: there is no such folder")
+    if args.serve:
+        return run_serve(args)
+    bench_serve.refuse_options(args)
     return run_speculation(args) if args.speculation else run_engine(args)
 
 
@@ -88,6 +93,12 @@ def run_speculation(args: argparse.Namespace) -> int:
     measure = partial(bench_speculation.measure, order)
     shown, circumstances = attended(args.model, order.threads, measure)
     return bench_speculation.show(args, shown, circumstances)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    order = bench_serve.order_of(args)
+    shown, circumstances = attended(args.model, order.threads, partial(bench_serve.measure, order))
+    return bench_serve.show(args, shown, circumstances)
 
 
 def attended(model: str, threads: int, measure: Callable[[Say], R]) -> tuple[R, "Circumstances"]:

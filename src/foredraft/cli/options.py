@@ -84,6 +84,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-n", "--max-tokens", type=int, default=most, metavar="N", help=f"most tokens ({most})"
     )
+    group.add_argument(
+        "--min-tokens", type=int, default=defaults.min_tokens, metavar="N", help="least tokens (0: off)"
+    )
     group.add_argument("--ignore-eos", action="store_true", help="do not end at the model's end tokens")
 
 
@@ -135,6 +138,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
         seed=args.seed,
         stop=tuple(args.stop),
         max_tokens=args.max_tokens,
+        min_tokens=args.min_tokens,
         ignore_eos=args.ignore_eos,
     )
 

@@ -89,6 +89,9 @@ class LaggingDrafter(Drafter, Protocol):
     def catch_up_s(self, text: Sequence[int]) -> float:
         """Seconds it is expected to need for that, before it can propose; 0 where it need not."""
 
+    def least_s(self) -> float:
+        """Seconds that being asked takes at least, once it has caught up."""
+
     def catch_up(self, text: Sequence[int]) -> None:
         """Do it: what is left to `propose` is no more than in every round."""
 

@@ -143,6 +143,17 @@ class Draft:
             index = self.parents[index]
         return tuple(reversed(tokens))
 
+    def part(self, nodes: Sequence[int]) -> "Draft":
+        """These of its tokens, by index, parents before children; every one's parent is among them."""
+        place = {node: index for index, node in enumerate(nodes)} | {COMMITTED: COMMITTED}
+        return Draft(
+            tuple(self.tokens[node] for node in nodes),
+            tuple(place[self.parents[node]] for node in nodes),
+            tuple(self.chances[node] for node in nodes) if self.chances else (),
+            tuple(self.drafters[node] for node in nodes) if self.drafters else (),
+            tuple(self.laws[node] for node in nodes) if self.laws else (),
+        )
+
 
 Draft.empty = Draft()
 

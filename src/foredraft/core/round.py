@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 
 from foredraft.core import rules
+from foredraft.core.constraint import Constraint
 from foredraft.core.history import History
 from foredraft.core.noise import PICKS
 from foredraft.core.nouns import COMMITTED, Draft, Floats, Int32s, Rows, Verdict, int32s
@@ -35,6 +36,7 @@ class Turn:
     rule: Rule = "match"
     skipped: int = 0  # tokens before `text` that the cache leaves out; noise is keyed by true positions
     stream: int = PICKS  # of the noise that tokens are picked with
+    constraint: Constraint | None = None  # what tokens may follow
 
     @property
     def num_pending(self) -> int:
@@ -62,32 +64,79 @@ class Outcome:
         return [(token, self.logits[row]) for token, row in zip(self.verdict.burst(draft), rows, strict=True)]
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The next `count` pending tokens of a text, in a pass beside others' rounds. Nothing is picked after
+    them.
+    """
+
+    cache: Cache
+    text: Sequence[int]
+    count: int
+
+
 def prefill(target: Target, cache: Cache, text: Sequence[int], chunk: int) -> bool:
     """Commit one chunk of the pending text, unless what is left fits into a round: then False, and nothing is
     done.
     """
-    start = cache.length
-    if len(text) - start <= chunk:
+    if len(text) - cache.length <= chunk:
         return False
-    target.forward(Rows.chain(text[start : start + chunk]), [cache], int32s([]))
-    target.keep(cache, range(chunk))
+    play(target, (), [Piece(cache, text, chunk)])
     return True
 
 
-def play(target: Target, turns: Sequence[Turn]) -> list[Outcome]:
-    """Play one round for all sequences in one pass. It changes the caches and nothing else."""
-    rows = Rows.join([rows_of(turn, owner) for owner, turn in enumerate(turns)])
-    scores = target.forward(rows, [turn.cache for turn in turns], wanted_rows(turns))
+def score(target: Target, cache: Cache, text: Sequence[int], count: int) -> Floats:
+    """Commit the next `count` pending tokens, and tell what the model says after each: [count, vocab]."""
+    rows = Rows.chain(text[cache.length : cache.length + count])
+    logits = target.forward(rows, [cache], np.arange(count, dtype=np.int32)).logits
+    target.keep(cache, range(count))
+    return logits
+
+
+def play(target: Target, turns: Sequence[Turn], pieces: Sequence[Piece] = ()) -> list[Outcome]:
+    """Play one round for all sequences in one pass, with pieces of other texts beside. It changes the caches
+    and nothing else; if it raises, nothing.
+    """
+    parts = [rows_of(turn, owner) for owner, turn in enumerate(turns)]
+    for owner, piece in enumerate(pieces, len(turns)):
+        start = piece.cache.length
+        parts.append(Rows.chain(piece.text[start : start + piece.count], owner))
+    caches = [turn.cache for turn in turns] + [piece.cache for piece in pieces]
+    scores = target.forward(Rows.join(parts), caches, wanted_rows(turns))
+    outcomes = _judge(target, turns, scores.logits)
+    for turn, outcome in zip(turns, outcomes, strict=True):
+        pending = turn.num_pending
+        target.keep(turn.cache, [*range(pending), *(pending + index for index in outcome.verdict.path)])
+    for piece in pieces:
+        target.keep(piece.cache, range(piece.count))
+    return outcomes
+
+
+def _judge(target: Target, turns: Sequence[Turn], logits: Floats) -> list[Outcome]:
+    own = _masked(turns, logits)
     outcomes = []
     start = 0
-    for turn, picks in zip(turns, _picks(target, turns, scores.logits), strict=True):
-        logits = scores.logits[start : start + 1 + len(turn.draft)]
-        verdict = follow(turn.draft, picks) if picks else _draw(turn, logits)
-        outcomes.append(Outcome(verdict, picks, logits))
-        pending = turn.num_pending
-        target.keep(turn.cache, [*range(pending), *(pending + index for index in verdict.path)])
-        start += len(logits)
+    for turn, picks, said in zip(turns, _picks(target, turns, logits), own, strict=True):
+        stop = start + 1 + len(turn.draft)
+        verdict = follow(turn.draft, picks) if picks else _draw(turn, logits[start:stop])
+        outcomes.append(Outcome(verdict, picks, said))
+        start = stop
     return outcomes
+
+
+def _masked(turns: Sequence[Turn], logits: Floats) -> list[Floats]:
+    """Forbid what constraints forbid, in place. Returns each turn's rows as the model gave them."""
+    own = []
+    start = 0
+    for turn in turns:
+        rows = logits[start : start + 1 + len(turn.draft)]
+        start += len(rows)
+        own.append(rows if turn.constraint is None else rows.copy())
+        if turn.constraint is not None:
+            for row, path in zip(rows, paths_of(turn.draft), strict=True):
+                if not turn.is_drawn or turn.constraint.allowed(path) == len(path):  # else never reached
+                    turn.constraint.forbid(row, path)
+    return own
 
 
 def _picks(target: Target, turns: Sequence[Turn], logits: Floats) -> list[tuple[int, ...]]:
@@ -130,6 +179,13 @@ def wanted_rows(turns: Sequence[Turn]) -> Int32s:
 
 def places_of(turn: Turn) -> list[Place]:
     """One for each wanted row, in the same order."""
-    paths = [(), *(turn.draft.branch(index) for index in range(len(turn.draft)))]
     start = turn.skipped + len(turn.text)
-    return [Place(turn.sampling, start + len(path), turn.history, path, turn.stream) for path in paths]
+    return [
+        Place(turn.sampling, start + len(path), turn.history, path, turn.stream)
+        for path in paths_of(turn.draft)
+    ]
+
+
+def paths_of(draft: Draft) -> list[tuple[int, ...]]:
+    """The drafted tokens before each place that a token is picked for."""
+    return [(), *(draft.branch(index) for index in range(len(draft)))]

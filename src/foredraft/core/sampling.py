@@ -35,6 +35,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     max_tokens: int = 256
+    min_tokens: int = 0  # before so many tokens nothing ends the text but the limit
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
@@ -48,6 +49,7 @@ class Sampling:
             self._number(name, getattr(self, name), -_MAX_FACTOR, _MAX_FACTOR, "-1e+06 to 1e+06 (0 = off)")
         self._whole("top_k", self.top_k, 0, _MAX_COUNT, "a whole number of 0 or more (0 = off)")
         self._whole("max_tokens", self.max_tokens, 1, _MAX_COUNT, "a whole number of 1 or more")
+        self._whole("min_tokens", self.min_tokens, 0, _MAX_COUNT, "a whole number of 0 or more (0 = off)")
         if self.seed is not None:
             self._whole("seed", self.seed, 0, MAX_SEED, f"a whole number from 0 to {MAX_SEED}, or none")
         if not isinstance(self.ignore_eos, bool):

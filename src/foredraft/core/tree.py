@@ -2,7 +2,9 @@
 rows.
 """
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from foredraft.core.drafter import Belief
 from foredraft.core.nouns import COMMITTED, Draft
@@ -74,23 +76,67 @@ def survivals(draft: Draft) -> list[float]:
     return result
 
 
+@dataclass(frozen=True, eq=False)
+class Wish:
+    """What one sequence would have checked, and what of it can be of use."""
+
+    draft: Draft
+    most: int  # tokens
+    depth: int  # tokens of a path
+
+
 def best_part(draft: Draft, most: int, depth: int, price: Callable[[int], float] | None = None) -> Draft:
     """The likeliest `most` tokens or fewer, none deeper than `depth`; with a price (in tokens, of so many
     drafted rows) as many as leave the most after their price, maybe none.
 
     The likeliest path stands first, so that its keys and values lie where they belong when it is accepted.
     """
-    likely = survivals(draft)
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(1 if parent == COMMITTED else depths[parent] + 1)
-    ranked = [
-        node for node in sorted(range(len(draft)), key=lambda node: -likely[node]) if depths[node] <= depth
-    ]
-    count = min(most, len(ranked))
+    return best_parts([Wish(draft, most, depth)], price)[0]
+
+
+def best_parts(
+    wishes: Sequence[Wish], price: Callable[[int], float] | None = None, room: int | None = None
+) -> list[Draft]:
+    """The same, with a price in `room` rows at most, for sequences that share a pass: their tokens compete
+    for its rows by how likely they are to be of use (Cheng et al. 2026, DSpark, algorithm 1, with prices in
+    place of a table of speeds).
+    """
+    ranked = [_ranked(wish) for wish in wishes]
     if price is not None:
-        count = _worthwhile([likely[node] for node in ranked[:count]], price)
-    return _in_order(draft, ranked[:count])
+        likely = sorted((survival for nodes in ranked for survival, _ in nodes), reverse=True)
+        count = _worthwhile(likely[:room], price)
+        least = likely[count - 1] if count else math.inf
+        spare = sum(survival == least for survival in likely[count:])
+        ranked = _cut(ranked, least, spare)
+    return [
+        _in_order(wish.draft, [node for _, node in nodes]) for wish, nodes in zip(wishes, ranked, strict=True)
+    ]
+
+
+def _ranked(wish: Wish) -> list[tuple[float, int]]:
+    """Survival and index of the tokens that may be checked, best first, parents before children."""
+    depths: list[int] = []
+    for parent in wish.draft.parents:
+        depths.append(1 if parent == COMMITTED else depths[parent] + 1)
+    nodes = sorted(
+        (
+            (survival, node)
+            for node, survival in enumerate(survivals(wish.draft))
+            if depths[node] <= wish.depth
+        ),
+        key=lambda pair: -pair[0],
+    )
+    return nodes[: wish.most]
+
+
+def _cut(ranked: list[list[tuple[float, int]]], least: float, spare: int) -> list[list[tuple[float, int]]]:
+    """Those of at least this survival; of those that have just this, the last `spare` are left out."""
+    kept = [[pair for pair in nodes if pair[0] >= least] for nodes in ranked]
+    for nodes in reversed(kept):
+        while spare and nodes and nodes[-1][0] == least:
+            nodes.pop()
+            spare -= 1
+    return kept
 
 
 def _worthwhile(likely: list[float], price: Callable[[int], float]) -> int:
@@ -113,10 +159,4 @@ def _in_order(draft: Draft, nodes: list[int]) -> Draft:
         node = waiting.pop()
         order.append(node)
         waiting += children.get(node, [])[::-1]
-    place = {node: index for index, node in enumerate(order)} | {COMMITTED: COMMITTED}
-    return Draft(
-        tuple(draft.tokens[node] for node in order),
-        tuple(place[draft.parents[node]] for node in order),
-        tuple(draft.chances[node] for node in order),
-        tuple(draft.drafters[node] for node in order),
-    )
+    return draft.part(order)

@@ -114,6 +114,9 @@ class ModelDrafter:
         missing = min(len(text) - held, WINDOW)
         return self._chooser.seconds(missing) if missing > CONTEXT_ROWS else 0.0
 
+    def least_s(self) -> float:
+        return self._chooser.seconds(1)
+
     def catch_up(self, text: Sequence[int]) -> None:
         """Compute what is missing but for the last token, without any logits."""
         self._align(text, CONTEXT_ROWS)

@@ -4,7 +4,7 @@ holds of it already is not computed again. So an answer is the same as without t
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from foredraft.core.sampling import Sampling
 from foredraft.core.trace import Trace
 from foredraft.engine.completion import GREEDY, Completion
+from foredraft.engine.kv import KVPool, KVSequence, blocks_for
 from foredraft.engine.prompt import empty_prompt
 from foredraft.engine.stream import Stream
 from foredraft.models.chat import Message
@@ -116,3 +117,15 @@ class Chat:
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self.cache.truncate(min(same, len(ids) - 1))
         del self._cached[self.cache.length :]
+
+
+def make_room(chats: Iterable[Chat], pool: KVPool, positions: int, cache: KVSequence | None) -> None:
+    """For so many positions, in this cache if there is one already. Conversations that wait for their user
+    give way, the longest idle first: they can be computed again.
+    """
+    needed = blocks_for(positions) - (0 if cache is None else len(cache.blocks))
+    idle = [chat for chat in chats if chat.is_idle and chat.cache is not cache]
+    for chat in sorted(idle, key=lambda chat: chat.used_at):
+        if pool.num_free >= needed:
+            return
+        chat.forget()

@@ -66,6 +66,7 @@ class Figures:
     draft_s: float
     verify_s: float
     by_drafter: Mapping[str, DrafterFigures] = field(default_factory=dict)
+    queued_s: float = 0.0  # from submission to the first pass
 
     @property
     def tok_s(self) -> float | None:
@@ -100,3 +101,6 @@ class Completion:
     figures: Figures
     seed: int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    stopped_by: str | int | None = None  # the stop string or the end token
+    cached_tokens: int = 0  # of the prompt, computed for earlier requests
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # the first token has none

@@ -14,28 +14,26 @@ from foredraft.core.nouns import COMMITTED, Draft
 from foredraft.core.tree import best_part, survivals
 from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.cost import PassCost
+from foredraft.engine.pace import Pace
 
-KEEP = 0.95  # of a round's weight in the rate, from one round to the next
-FIRST_ROUNDS = 3.0  # rounds without drafting that the rate starts from
 LEAST = 0.03  # a path less likely is not worth the time to think of it, were its row free
 LOOK_AHEAD = 8  # rows among which the cheapest is sought
 
 
 class Controller:
-    """Of one request. `cost` and `above` outlive it: what is learned serves the next one."""
+    """Of one request. `cost` and `above` outlive it: what is learned serves the next one. Requests that are
+    decoded together have one `pace`, and `pending` then counts the rows of them all.
+    """
 
     def __init__(self, cost: PassCost, above: Acceptance) -> None:
         self.cost = cost
         self.belief = Acceptance(above)
-        self._tokens = self._seconds = 0.0
+        self.pace = Pace(cost)
 
     @property
     def rate(self) -> float:
-        """Tokens per second that drafting must beat: what is reached lately, and never less than without."""
-        alone = 1.0 / self.cost.seconds(1)
-        if self._seconds == 0.0:
-            return alone
-        return max(alone, self._tokens / self._seconds)
+        """Tokens per second that drafting must beat."""
+        return self.pace.rate
 
     def price(self, pending: int, rows: int) -> float:
         """Of so many drafted rows beside the pending ones, in tokens."""
@@ -82,13 +80,7 @@ class Controller:
         self.cost.note(rows, seconds)
 
     def note_round(self, tokens: int, rows: int, draft_s: float) -> None:
-        """The pass counts by its learned price: one that was disturbed says nothing about drafting."""
-        if not self.cost.is_known:
-            return
-        if self._seconds == 0.0:
-            self._tokens, self._seconds = FIRST_ROUNDS, FIRST_ROUNDS * self.cost.seconds(1)
-        self._tokens = KEEP * self._tokens + tokens
-        self._seconds = KEEP * self._seconds + self.cost.seconds(rows) + draft_s
+        self.pace.note(tokens, rows, draft_s)
 
 
 def _price(cost: PassCost, pending: int, rate: float, alone: float, rows: int) -> float:

@@ -55,11 +55,14 @@ class DraftModel:
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """How draft models are loaded. `positions`: the target's context and its scratch."""
+    """How draft models are loaded. `positions`: the target's context and its scratch; `contexts`: how many
+    requests that long can be drafted for at once.
+    """
 
     positions: int
     threads: int
     quant: Quant
+    contexts: int = 1
 
     def __post_init__(self) -> None:
         if self.quant not in QUANTS:
@@ -114,7 +117,8 @@ class DraftModels:
         tokenizer = Tokenizer.from_gguf(file)
         check_pair(self._tokenizer, tokenizer, self._name, name)
         positions = min(self._options.positions, blocks_for(spec.context) * BLOCK)
-        options = LoadOptions(blocks_for(positions), threads=self._options.threads, quant=self._options.quant)
+        blocks = blocks_for(positions) * self._options.contexts
+        options = LoadOptions(blocks, threads=self._options.threads, quant=self._options.quant)
         native = NativeTarget.load(file, spec, options)
         factor = native.read_bytes(FREQUENT // PANEL) / self._target.model.weight_bytes
         cost = PassCost(self._cost, factor)

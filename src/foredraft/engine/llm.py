@@ -1,9 +1,8 @@
-"""`LLM`: a model in this process, asked from Python. One request after another; what they hold is freed when
-they end.
+"""`LLM`: a model in this process, asked from Python. What requests hold is freed when they end.
 
-    with LLM("qwen2.5-coder-1.5b") as llm:
-        for burst in llm.stream("Write a haiku about rivers."):
-            print(burst.text, end="", flush=True)
+with LLM("qwen2.5-coder-1.5b") as llm:
+    for burst in llm.stream("Write a haiku about rivers."):
+        print(burst.text, end="", flush=True)
 """
 
 import threading
@@ -13,41 +12,43 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast, overload
+from typing import Literal, Self, cast, overload
 
 from foredraft.core.sampling import Sampling
 from foredraft.core.target import Target
 from foredraft.core.trace import Trace
-from foredraft.engine.chat import Chat
-from foredraft.engine.checks import check_settings, checked_context
+from foredraft.engine.chat import Chat, make_room
+from foredraft.engine.checks import checked_context, checked_kv_tokens
 from foredraft.engine.completion import GREEDY, Completion
 from foredraft.engine.cost import PassCost
 from foredraft.engine.draft_models import DraftModels, DraftOptions
 from foredraft.engine.drafting import SCRATCH_ROWS, Drafting
-from foredraft.engine.kv import KVPool, KVSequence, blocks_for
+from foredraft.engine.kv import BLOCK, KVPool, KVSequence, blocks_for
 from foredraft.engine.prompt import Prompt, Prompter, Prompts, is_many
+from foredraft.engine.request import Request, Requests
 from foredraft.engine.roster import Roster, Task
+from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.speculator import Speculator
-from foredraft.engine.stream import Host, Request, Stream
-from foredraft.errors import ContextError
+from foredraft.engine.stream import Host, Stream
 from foredraft.models.cache import find_model
 from foredraft.models.chat import ChatTemplate
 from foredraft.models.families import describe
 from foredraft.models.gguf import read_gguf
 from foredraft.models.stream import TextStream
-from foredraft.models.target import KVType, LoadOptions, NativeTarget, Progress, Quant
+from foredraft.models.target import KVType, LoadOptions, NativeTarget, Progress, Quant, kv_block_bytes
 from foredraft.models.tokenizer import Tokenizer
 
 DRAFTING = Drafting()
 SCRATCH = SCRATCH_ROWS + 1  # positions beyond the context, for the rows of a draft at its very end
+MODEL_DRAFTED = 4  # of several requests at once: a draft model's passes pay for few
 
 
 class LLM:
     """A model that is loaded once and answers many times.
 
-    `ctx` is the most tokens that prompt and answer may have together (by default 4096, or what the model was
-    trained for if that is less). `threads` 0 means one for each physical core. `kv` is the type keys and
-    values are kept in.
+    `ctx` is the most tokens that prompt and answer may have together (4096, or what the model was trained for
+    if that is less), `kv_tokens` what all requests that are computed together may have (one's; "auto": a
+    server's). `threads` 0 means one for each physical core. `kv` is the type of cached keys and values.
 
     `drafting` is how requests are drafted for that do not say so themselves; its draft models are loaded at
     once. `draft_quant` "q4" keeps draft models in 4 bits, "file" as their files are. `remember` lets the
@@ -60,6 +61,7 @@ class LLM:
         model: str | Path,
         *,
         ctx: int | None = None,
+        kv_tokens: int | Literal["auto"] | None = None,
         threads: int = 0,
         kv: KVType = "f16",
         drafting: Drafting = DRAFTING,
@@ -72,15 +74,18 @@ class LLM:
         file = read_gguf(path)
         spec = describe(file)
         context = checked_context(ctx, spec.context)
-        options = LoadOptions(blocks_for(context + SCRATCH), kv, threads, progress=progress)
+        kv_tokens = checked_kv_tokens(kv_tokens, context, kv_block_bytes(spec, kv) / BLOCK)
+        blocks = blocks_for(kv_tokens + SCRATCH)
+        options = LoadOptions(blocks, kv, threads, progress=progress)
         tokenizer = Tokenizer.from_gguf(file)
         template = ChatTemplate.from_gguf(file, tokenizer)
         target = NativeTarget.load(file, spec, options)
         cost = PassCost()
-        draft_options = DraftOptions(context + SCRATCH, threads, draft_quant)
+        contexts = 1 if kv_tokens == context else MODEL_DRAFTED
+        draft_options = DraftOptions(context + SCRATCH, threads, draft_quant, contexts)
         models = DraftModels(target, tokenizer, str(model), cost, draft_options)
         roster = Roster(target, tokenizer, cost, models, remember)
-        self._set_up(target, tokenizer, template, str(model), context, roster, drafting)
+        self._set_up(target, tokenizer, template, str(model), context, blocks, roster, drafting)
         self.load_s = time.perf_counter() - started
 
     @classmethod
@@ -91,16 +96,18 @@ class LLM:
         template: ChatTemplate,
         *,
         ctx: int,
+        kv_tokens: int | None = None,
         name: str = "model",
         drafting: Drafting = DRAFTING,
         remember: bool = True,
     ) -> Self:
         """An LLM around a target that is there already, without draft models. It must have room for
-        `blocks_for(ctx + SCRATCH)` blocks.
+        `blocks_for(kv_tokens + SCRATCH)` blocks.
         """
         llm = cls.__new__(cls)
         roster = Roster(target, tokenizer, PassCost(), None, remember)
-        llm._set_up(target, tokenizer, template, name, ctx, roster, drafting)
+        blocks = blocks_for(checked_kv_tokens(kv_tokens, ctx) + SCRATCH)
+        llm._set_up(target, tokenizer, template, name, ctx, blocks, roster, drafting)
         llm.load_s = 0.0
         return llm
 
@@ -111,6 +118,7 @@ class LLM:
         template: ChatTemplate,
         name: str,
         context: int,
+        blocks: int,
         roster: Roster,
         drafting: Drafting,
     ) -> None:
@@ -121,8 +129,10 @@ class LLM:
         self.ctx = context
         self.drafting = drafting
         self.roster = roster
-        self.pool = KVPool(blocks_for(context + SCRATCH))
+        self.pool = KVPool(blocks)
+        self.template = template
         self.prompter = Prompter(tokenizer, template, target.vocab)
+        self.request = Requests(tokenizer, target.vocab, context)
         self._lock = threading.RLock()
         self._chats: weakref.WeakSet[Chat] = weakref.WeakSet()
 
@@ -165,8 +175,13 @@ class LLM:
         says who drafts, if not as for other requests; the text is the same.
         """
         if is_many(prompt):
-            return [self._complete(one, sampling, raw, logprobs, drafting) for one in prompt]
-        return self._complete(cast(Prompt, prompt), sampling, raw, logprobs, drafting)
+            return self._complete_all(prompt, sampling, raw, logprobs, drafting)
+        with self.stream(
+            cast(Prompt, prompt), sampling, raw=raw, logprobs=logprobs, drafting=drafting
+        ) as stream:
+            for _ in stream:
+                pass
+        return stream.completion
 
     def stream(
         self,
@@ -199,28 +214,6 @@ class LLM:
         """The text of ids; `special` spells out control tokens."""
         return self.tokenizer.decode(ids, special=special)
 
-    def request(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        submitted: float,
-        logprobs: int | None = None,
-        trace: Trace | None = None,
-    ) -> Request:
-        """A request for the continuation of these ids, checked against this model and its context."""
-        if len(ids) >= self.ctx:
-            raise ContextError(
-                f"the prompt has {len(ids)} tokens, but prompt and answer together may have {self.ctx}. "
-                f"Shorten the prompt, or load the model with a longer context (ctx="
-                f"{len(ids) + sampling.max_tokens}; on the command line --ctx)."
-            )
-        check_settings(sampling, logprobs, self.target.vocab)
-        ends = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            ends |= self.tokenizer.eos_ids
-        most = min(sampling.max_tokens, self.ctx - len(ids))
-        return Request(ids, sampling.resolve(), ends, most, submitted, logprobs, trace)
-
     def start(
         self,
         request: Request,
@@ -233,7 +226,7 @@ class LLM:
         """
         wishes = self.drafting if drafting is None else drafting
         if speculator is None:
-            speculator = self.roster.speculator(wishes, Task(request.prompt, request.ends))
+            speculator = self.speculator(request, wishes)
         self._make_room(request, cache)
         if cache is None:
             cache = self.pool.open()
@@ -241,9 +234,23 @@ class LLM:
         else:
             release = _nothing
         host = Host(self.target, cache, self._lock, release)
-        stops = request.sampling.stop
-        text = TextStream(self.tokenizer, stops=stops, end_ids=request.ends, max_tokens=request.most)
-        return Stream(host, replace(request, rule=wishes.rule), text, speculator)
+        return Stream(host, replace(request, rule=wishes.rule), self.text(request), speculator)
+
+    def speculator(self, request: Request, drafting: Drafting) -> Speculator:
+        """Drafting for a request."""
+        return self.roster.speculator(drafting, Task(request.prompt, request.ends, request.forced))
+
+    def text(self, request: Request) -> TextStream:
+        """What makes text of a request's tokens, and finds its end."""
+        return TextStream(
+            self.tokenizer,
+            stops=request.sampling.stop,
+            end_ids=request.ends,
+            max_tokens=request.most,
+            min_tokens=request.sampling.min_tokens,
+            special=request.special,
+            visible=request.visible,
+        )
 
     def close(self) -> None:
         """Free what conversations hold. The model's memory goes when nothing refers to it any more."""
@@ -258,30 +265,35 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _complete(
+    def _complete_all(
         self,
-        prompt: Prompt,
+        prompts: Prompts,
         sampling: Sampling,
         raw: bool,
         logprobs: int | None,
         drafting: Drafting | None,
-    ) -> Completion:
-        with self.stream(prompt, sampling, raw=raw, logprobs=logprobs, drafting=drafting) as stream:
-            for _ in stream:
-                pass
-        return stream.completion
+    ) -> list[Completion]:
+        """All in shared passes, as many at once as memory allows."""
+        submitted = time.perf_counter()
+        encoded = [self.prompter.encode(prompt, raw) for prompt in prompts]
+        requests = [self.request(ids, sampling, submitted, logprobs) for ids in encoded]
+        wishes = self.drafting if drafting is None else drafting
+        scheduler = Scheduler(self, len(requests))
+        with self._lock:
+            for request in requests:
+                self._make_room(request, None)
+            jobs = [scheduler.add(number, request, wishes) for number, request in enumerate(requests)]
+            try:
+                while scheduler.has_work:
+                    for _, error in scheduler.step().failed:
+                        raise error
+            finally:
+                for job in jobs:
+                    scheduler.remove(job)
+        return [job.answer.completion for job in jobs]
 
     def _make_room(self, request: Request, cache: KVSequence | None) -> None:
-        """Conversations that wait for their user give way, the longest idle first: they can be computed
-        again.
-        """
-        longest = len(request.prompt) + request.most + SCRATCH
-        needed = blocks_for(longest) - (0 if cache is None else len(cache.blocks))
-        idle = [chat for chat in self._chats if chat.is_idle and chat.cache is not cache]
-        for chat in sorted(idle, key=lambda chat: chat.used_at):
-            if self.pool.num_free >= needed:
-                return
-            chat.forget()
+        make_room(self._chats, self.pool, len(request.prompt) + request.most + SCRATCH, cache)
 
 
 def _nothing() -> None:

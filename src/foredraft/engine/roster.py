@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from foredraft.core.drafter import Drafter
 from foredraft.core.target import Target
+from foredraft.drafters.grammar import GrammarDrafter
 from foredraft.drafters.ngram import NGram
 from foredraft.drafters.prediction import Prediction
 from foredraft.drafters.suffix import Memory, Suffix
@@ -29,6 +30,7 @@ class Task:
 
     prompt: Sequence[int]
     ends: frozenset[int]
+    forced: Callable[[], Sequence[int]] | None = None  # tokens that a grammar leaves no choice about
 
 
 class Roster:
@@ -62,6 +64,9 @@ class Roster:
         names = self.names(drafting)
         suffix = Suffix(self._memory, len(task.prompt))
         drafters = [self._drafter(name, drafting, task, suffix, clock) for name in names]
+        if task.forced is not None and "auto" in drafting.names and not drafting.is_off:
+            models = sum(name.startswith(MODEL) for name in names)  # they are asked last
+            drafters.insert(len(drafters) - models, GrammarDrafter(task.forced))
         limits = Limits(self._target.vocab, task.ends, drafting.k)
         return Speculator(drafters, Controller(self.cost, self._acceptance), limits, clock)
 

@@ -5,13 +5,12 @@ A drafter cannot change the text, and it cannot end it either: one that raises i
 again.
 """
 
-import logging
-import operator
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from foredraft.core.constraint import Constraint, pruned
 from foredraft.core.drafter import Ask, Belief, Drafter, LaggingDrafter, at_face_value, free
 from foredraft.core.history import History
 from foredraft.core.nouns import Draft
@@ -21,16 +20,17 @@ from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.completion import DrafterFigures
 from foredraft.engine.controller import Controller
 from foredraft.engine.cost import PassCost
+from foredraft.engine.proposal import completed, report
 from foredraft.engine.worth import Worth
 
-log = logging.getLogger(__name__)
 FEW = 4  # rows of text in a pass that drafts may join: not a prompt's last chunk
 MOST = 48  # tokens of a draft where the controller decides
-UNSAID = 0.5  # the chance of a token whose drafter does not say
 FIRST_ROUNDS = 40.0  # an answer is expected to go on for as long as it did, and for so long at least
 
+SURE = 0.97  # no drafter is surer of a token, by experience, often enough to be asked at this price of a row
+
 OFF, MEASURING, NO_ROOM = "off", "measuring the pass", "no room"
-NO_GUESS, NOT_WORTH = "no guess", "not worth its price"
+NO_GUESS, NOT_WORTH, TOO_DEAR = "no guess", "not worth its price", "rows too dear"
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class Moment:
     text: Sequence[int]
     history: History
     sampling: Sampling
-    pending: int  # rows the pass has without a draft
+    pending: int  # rows the pass has without any draft
     room: int  # rows that fit beside them
     depth: int  # drafted tokens that can still be of use
     drawn: bool = False  # the rule judges by distributions
+    constraint: Constraint | None = None
 
 
 class Speculator:
@@ -82,8 +83,24 @@ class Speculator:
         self._seconds: dict[str, float] = {}
         self.reason = ""  # why the last draft was empty
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether drafts are as long as was asked for, whatever that costs."""
+        return self._limits.k is not None
+
+    @property
+    def worked_s(self) -> float:
+        """What all drafters took in this round, without what is an investment."""
+        return self._worked_s
+
     def draft(self, moment: Moment) -> Draft:
-        """What is to be checked in this round."""
+        """What is to be checked in this round by a request that has the pass to itself."""
+        return self.decide(self._choose(self.wish(moment), moment))
+
+    def wish(self, moment: Moment) -> Draft:
+        """All that the drafters propose in this round. Where drafts have a fixed length, or are drawn, it is
+        the draft; else what is worth its rows has to be chosen from it.
+        """
         self._proposed, self._spent, self._worked_s = [], {}, 0.0
         self._rounds += 1
         self.reason = self._obstacle(moment)
@@ -96,13 +113,20 @@ class Speculator:
             proposed = self._ask(drafter, moment, tree)
             if proposed.laws:  # drawn: whatever was left out of it would bias the text
                 return proposed
-        chosen = self._choose(tree.draft(), moment)
-        if not len(chosen):
-            self.reason = NOT_WORTH if len(tree) else NO_GUESS
-        return chosen
+        if not len(tree):
+            self.reason = NO_GUESS
+        return self._choose(tree.draft(), moment) if self.is_fixed else tree.draft()
+
+    def decide(self, draft: Draft) -> Draft:
+        """This part of the wish goes into the pass."""
+        if not len(draft):
+            self.reason = self.reason or NOT_WORTH
+        return draft
 
     def learn(self, draft: Draft, accepted: Sequence[int], tokens: Sequence[int], rows: int) -> None:
-        """What became of the round: the accepted tokens of the draft by index, and all tokens it gave."""
+        """What became of the round: the accepted tokens of the draft by index, all tokens it gave, the rows
+        of the pass.
+        """
         for index, name in enumerate(draft.drafters):
             self._drafted[name] = self._drafted.get(name, 0) + 1
             self._accepted.setdefault(name, 0)
@@ -112,19 +136,17 @@ class Speculator:
             self._settle(len(tokens) - 1, rows, rows - len(draft))
         for proposed in self._proposed:
             self.controller.learn(proposed, tokens)
-        if rows - len(draft) <= FEW:
-            self.controller.note_round(len(tokens), rows, self._worked_s)
 
     def _settle(self, accepted: int, rows: int, pending: int) -> None:
         """Against a round without any draft, which is what nobody may be slower than."""
-        cost = self.controller.cost
+        cost, plain = self.controller.cost, self.controller.pace.plain
         for name, worth in self._worths.items():
             seconds = self._spent.get(name)
             if seconds is None:
                 worth.settle(0.0)
             else:
                 longer = cost.seconds(rows) - cost.seconds(pending) + seconds
-                worth.settle(accepted - longer / cost.seconds(1))
+                worth.settle(accepted - longer * plain)
 
     def expected(self, draft: Draft) -> float:
         """Tokens that a round with this draft is expected to give."""
@@ -160,15 +182,20 @@ class Speculator:
             return NO_ROOM
         if self._limits.k is None and not self.controller.cost.is_known:
             return MEASURING
+        if self._limits.k is None and self.controller.floor(moment.pending) > SURE:
+            return TOO_DEAR
         return ""
 
-    def _most(self, moment: Moment) -> int:
+    def most(self, moment: Moment) -> int:
+        """Tokens that a draft may have."""
         return min(moment.room, MOST if self._limits.k is None else self._limits.k)
 
     def _choose(self, draft: Draft, moment: Moment) -> Draft:
+        if draft.laws:
+            return draft
         if self._limits.k is None:
-            return self.controller.choose(draft, moment.pending, self._most(moment), moment.depth)
-        return best_part(draft, self._most(moment), moment.depth)
+            return self.controller.choose(draft, moment.pending, self.most(moment), moment.depth)
+        return best_part(draft, self.most(moment), moment.depth)
 
     def _ask(self, drafter: Drafter, moment: Moment, tree: Tree) -> Draft:
         """Ask one drafter, if that pays, and add to the tree what it says."""
@@ -178,6 +205,8 @@ class Speculator:
         if lag is None:
             return Draft.empty
         if priced := self._limits.k is None and (lag > 0.0 or not worth.is_negligible(rate)):
+            if self._is_held_up(drafter, moment):
+                return Draft.empty
             before = self._value(tree, moment)
             if not worth.pays(before, rate, lag, self._rounds_left(moment)):
                 worth.skip(before)
@@ -187,6 +216,10 @@ class Speculator:
         caught_up_s, seconds = self._level - started, self._clock() - self._level
         self._seconds[drafter.name] = self._seconds.get(drafter.name, 0.0) + caught_up_s + seconds
         self._worked_s += seconds
+        if proposed.laws and not moment.drawn:  # nobody judges by them
+            proposed = replace(proposed, laws=())
+        if moment.constraint is not None:  # tokens that cannot follow teach nothing of the drafter either
+            proposed = pruned(proposed, moment.constraint)
         self._proposed.append(proposed)
         if proposed.laws:  # judged alone
             tree = Tree(self._belief, self._limits.ends)
@@ -197,6 +230,13 @@ class Speculator:
             self._spent[drafter.name] = seconds + (caught_up_s if worth.is_started else 0.0)
         worth.note_time(seconds)
         return proposed
+
+    def _is_held_up(self, drafter: Drafter, moment: Moment) -> bool:
+        """Whether others lose more by waiting for a pass of this drafter than a token is worth."""
+        lagging, pace = self._lagging.get(drafter.name), self.controller.pace
+        if lagging is None or pace.size == 1:
+            return False
+        return pace.rate * lagging.least_s() > 1.0 - self.controller.floor(moment.pending)
 
     def _value(self, tree: Tree, moment: Moment) -> float:
         return self.controller.worth(self._choose(tree.draft(), moment), moment.pending)
@@ -209,8 +249,8 @@ class Speculator:
         fixed = self._limits.k is not None
         return Ask(
             text=moment.text,
-            most=self._most(moment),
-            depth=min(moment.depth, self._most(moment)),
+            most=self.most(moment),
+            depth=min(moment.depth, self.most(moment)),
             sampling=moment.sampling,
             history=moment.history,
             floor=0.0 if fixed else self.controller.floor(moment.pending),
@@ -253,30 +293,3 @@ class Speculator:
 def idle(vocab: int) -> Speculator:
     """For a request that is not drafted for."""
     return Speculator((), Controller(PassCost(), Acceptance()), Limits(vocab, ()))
-
-
-def completed(draft: Draft, name: str, vocab: int, most: int) -> Draft:
-    """The draft with chances and names, once it is sure that a target can take it."""
-    for token in draft.tokens:
-        if not 0 <= operator.index(token) < vocab:
-            raise ValueError(f"drafted token {token}, but the vocabulary ends at {vocab - 1}")
-    for chance in draft.chances:
-        if not 0.0 <= chance <= 1.0:
-            raise ValueError(f"gave a token the chance {chance}, but chances go from 0 to 1")
-    if any(law.shape != (vocab,) for law in draft.laws):
-        raise ValueError(f"gave distributions that are not of the target's {vocab} tokens")
-    if len(draft.laws) > most:  # without distributions a draft may be cut
-        raise ValueError(f"drew {len(draft)} tokens, but was asked for {most} at most")
-    return Draft(
-        tuple(map(operator.index, draft.tokens)),  # what is accepted becomes the text, so no foreign types
-        tuple(map(operator.index, draft.parents)),
-        tuple(map(float, draft.chances or (UNSAID,) * len(draft))),
-        draft.drafters or (name,) * len(draft),
-        draft.laws,
-    )
-
-
-def report(drafter: Drafter, error: Exception) -> None:
-    """Once: it is not asked again."""
-    what = f"{type(error).__name__}: {error}"
-    log.warning("the drafter %s failed and is left out from here on (%s)", drafter.name, what, exc_info=error)

@@ -26,8 +26,9 @@ from foredraft.engine.controller import Controller
 from foredraft.engine.cost import PassCost
 from foredraft.engine.drafting import MODEL_FREE, SCRATCH_ROWS, Drafting
 from foredraft.engine.kv import KVPool, blocks_for
+from foredraft.engine.request import Request
 from foredraft.engine.speculator import Limits, Speculator
-from foredraft.engine.stream import Host, Request, Stream
+from foredraft.engine.stream import Host, Stream
 from foredraft.measure.prices import Prices
 from foredraft.measure.replay import Recording, ReplayTarget, VirtualClock
 from foredraft.models.cache import find_model

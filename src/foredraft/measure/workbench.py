@@ -22,8 +22,9 @@ from foredraft.core.nouns import Rows, int32s
 from foredraft.core.pick import Place
 from foredraft.core.sampling import Sampling
 from foredraft.engine.kv import KVPool, KVSequence
+from foredraft.engine.request import Request
 from foredraft.engine.speculator import idle
-from foredraft.engine.stream import Host, Request, Stream
+from foredraft.engine.stream import Host, Stream
 from foredraft.measure.busy import BusyCore
 from foredraft.measure.ceiling import Bandwidth, fill, pass_s
 from foredraft.measure.native_clock import Clocked, NativeClock

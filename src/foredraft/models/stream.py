@@ -7,7 +7,7 @@ in llama.cpp: a completion continues a text.
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,9 +35,11 @@ class Delta:
 class TextDecoder:
     """Bytes of tokens to text: whole characters only, and in all what decoding everything at once gives."""
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, special: bool = False, visible: Set[int] = frozenset()
+    ) -> None:
         self.tokenizer = tokenizer
-        self.hidden = frozenset[int]() if special else tokenizer.special_ids
+        self.hidden = frozenset[int]() if special else tokenizer.special_ids - visible
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Iterable[int]) -> str:
@@ -101,19 +103,23 @@ class TextStream:
         stops: Sequence[str] = (),
         end_ids: Iterable[int] | None = None,
         max_tokens: int | None = None,
+        min_tokens: int = 0,
         special: bool = False,
+        visible: Set[int] = frozenset(),
     ) -> None:
-        """`end_ids` defaults to the model's own; an empty one ends at no token.
+        """`end_ids` defaults to the model's own; an empty one ends at no token. Stop strings are looked for
+        from token number `min_tokens` on.
 
-        `special` shows control tokens as text.
+        `special` shows control tokens as text, otherwise only those that are `visible`.
         """
         if max_tokens is not None and max_tokens < 1:
             raise UsageError(f"max_tokens is {max_tokens}; at least 1 is expected")
         self.end_ids = tokenizer.eos_ids if end_ids is None else frozenset(end_ids)
         self.max_tokens = max_tokens
+        self.min_tokens = min_tokens
         self.tokens = 0
         self.finish: Finish | None = None
-        self._decoder = TextDecoder(tokenizer, special=special)
+        self._decoder = TextDecoder(tokenizer, special=special, visible=visible)
         self._scanner = StopScanner(stops)
 
     def feed(self, burst: Iterable[int]) -> Delta:
@@ -139,7 +145,9 @@ class TextStream:
         if token in self.end_ids:
             self.finish = "stop"
             return self.flush(), token
-        text = self._scanner.feed(self._decoder.feed((token,)))
+        text = self._decoder.feed((token,))
+        if self.tokens >= self.min_tokens:
+            text = self._scanner.feed(text)
         if self._scanner.found is not None:
             self.finish = "stop"
             return text, self._scanner.found

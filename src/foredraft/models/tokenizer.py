@@ -22,6 +22,7 @@ from foredraft.models.gguf import GGUFFile, Value
 from foredraft.models.vocab import Kind, Vocabulary, read_vocabulary
 
 SPACE = "\u2581"  # SentencePiece's visible space
+LONG = 1 << 14  # characters that take long enough to let others work
 
 # Contractions are spelt out rather than matched with (?i:...): case folding would let 's match the long s.
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -99,7 +100,7 @@ class Tokenizer:
             elif self.vocabulary.model == "llama":
                 ids += self._encode_llama(" " + part if self.space_prefix and after_special else part)
             else:
-                ids += self._engine.encode(part, add_special_tokens=False).ids
+                ids += self._ids(part)
             after_special = isinstance(part, int)
         if bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
@@ -131,8 +132,15 @@ class Tokenizer:
         """The joined text; what is not UTF-8 becomes U+FFFD."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
 
+    def _ids(self, text: str) -> list[int]:
+        if len(text) < LONG:
+            ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        else:  # as a batch: only then other threads can go on meanwhile
+            ids = self._engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
     def _encode_llama(self, text: str) -> Iterable[int]:
-        ids: list[int] = self._engine.encode(text.replace(" ", SPACE), add_special_tokens=False).ids
+        ids = self._ids(text.replace(" ", SPACE))
         if not self._loose:
             return ids
         return (part for token in ids for part in self._loose.get(token, (token,)))
