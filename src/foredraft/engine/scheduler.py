@@ -174,10 +174,8 @@ class Scheduler:
         prompts = [job for job in self.running if not job.is_decoding]
         decoding = len(self.running) - len(prompts)
         shares = dict.fromkeys((job.ticket for job in prompts), 0)
-        left = self._stall.rows(decoding)
-        if (
-            prompts and prompts[0].answer.is_scored
-        ):  # it has a pass of its own; beside rounds are few rows then
+        left = self._stall.rows(decoding, len(prompts))
+        if prompts and prompts[0].answer.is_scored:  # it has a pass of its own: few rows beside rounds then
             first, left = prompts[0], FEWEST
             shares[first.ticket] = first.answer.chunk(first.place, self._stall.rows(decoding, apart=True))
         prompts = [job for job in prompts if not job.answer.is_scored]

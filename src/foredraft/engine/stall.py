@@ -29,14 +29,16 @@ class Stall:
             longer = seconds > foreseen_s * self._drift  # by how much says little: it may have been disturbed
             self._drift = max(1.0, self._drift * DRIFT_STEP if longer else self._drift / DRIFT_STEP)
 
-    def rows(self, decoding: int, apart: bool = False) -> int:
-        """Beside so many rounds; or `apart`, in a pass before theirs."""
+    def rows(self, decoding: int, prompts: int = 1, apart: bool = False) -> int:
+        """Beside so many rounds; or `apart`, in a pass before theirs. Where many prompts wait, whose requests
+        are stalled as well, those who write wait for longer.
+        """
         if not decoding:
             return CHUNK
         if not self._cost.is_known:
             return UNPRICED
         alone = self._cost.seconds(decoding)
-        limit = STALL * max(self._usual_s, alone) / self._drift
+        limit = STALL * max(self._usual_s, alone) / self._drift * (1.0 + max(0, prompts - 1) / decoding)
         return self._most(0, limit - alone) if apart else self._most(decoding, limit)
 
     def room(self, decoding: int, prompt_rows: int) -> int | None:
