@@ -414,7 +414,9 @@ def test_a_pass_takes_as_much_of_prompts_as_the_stall_allows_and_no_more(priced,
     while prompts := [job for job in served.jobs.values() if job.pending > 1 and not job.answer.ended]:
         waiting = sum(job.pending for job in prompts)
         busy = sum(job.is_decoding for job in served.jobs.values())
-        limit = STALL * max(usual, cost.seconds(busy)) / drift * (1 + (len(prompts) - 1) / busy)
+        limit = (
+            STALL * max(usual, cost.seconds(busy)) / drift * (1 + (len(prompts) - 1) / (len(prompts) + busy))
+        )
         prices = {rows: cost.seconds(busy + rows) for rows in range(FEWEST, CHUNK + 2)}
         started = clock()
         (made,) = served.step().passes

@@ -182,6 +182,7 @@ BODIES = {
     "many biases": with_field("logit_bias", json.dumps({f"{i}x": i for i in range(100_000)}).encode()),
     "many choices of a wrong kind": with_field("guided_choice", b"[" + b"1," * 100_000 + b"1]"),
     "many prompts, many answers": with_field("prompt", b'["' + b'a","' * 5000 + b'a"], "n": 128'),
+    "a long salt": with_field("cache_salt", b'"' + b"x" * 10**6 + b'"'),
     "just too large": b" " * (4 << 20) + VALID,
     "megabytes of text": with_field("prompt", b'"' + b"the " * 500_000 + b'"'),
 }
@@ -194,7 +195,6 @@ ACCEPTED = {
     "space around it": b"\r\n\t " * 10_000 + VALID + b"\n",
     "harmless": with_field("metadata", b"[" + b'["x"],' * 100_000 + b"1]"),
     "long stop": with_field("stop", json.dumps(["e" * 200_000 + "x", "a" * 200_000]).encode()),
-    "long salt": with_field("cache_salt", b'"' + b"x" * 10**6 + b'"'),
     "extremes": with_field(
         "repetition_penalty",
         b'1e6, "temperature": 1e6, "presence_penalty": -1e6, "frequency_penalty": 1e6, "top_p": 5e-324',

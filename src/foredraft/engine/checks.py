@@ -42,7 +42,7 @@ def checked_kv_tokens(asked: int | str | None, context: int, token_bytes: float 
 
 def check_ids(ids: Sequence[int], vocab: int) -> None:
     """Refuse an empty prompt, and tokens that the model does not have."""
-    if not ids:
+    if not len(ids):
         raise UsageError("the prompt is empty; give at least one token id")
     worst = min(ids) if min(ids) < 0 else max(ids)
     if not 0 <= worst < vocab:

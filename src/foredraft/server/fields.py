@@ -23,6 +23,7 @@ MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_STOP_IDS = 1024
 MAX_BIASES = 1024
+MAX_SALT = 1024  # characters: each cached block holds them
 MAX_LOGPROBS = 20
 
 # Fields that name a grammar, beside response_format.
@@ -167,7 +168,9 @@ class Shared(Strict):
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     return_token_ids: bool | None = None
     skip_special_tokens: bool | None = Field(None, description="true if not given.")
-    cache_salt: str | None = Field(None, description="Prefixes are reused among requests of the same salt.")
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = Field(
+        None, description="Prefixes are reused among requests of the same salt."
+    )
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     json_schema: str | dict[str, Any] | None = None
