@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foredraft.engine.llm import LLM
     from foredraft.engine.stream import Stream
     from foredraft.errors import (
+        ClosedError,
         ContextError,
         DownloadError,
         ForedraftError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NumericsError,
         OutOfMemoryError,
+        QueueFullError,
         TemplateError,
         TokenError,
         UnsupportedModelError,
@@ -39,6 +41,7 @@ __all__ = [
     "LLM",
     "Burst",
     "Chat",
+    "ClosedError",
     "Completion",
     "ContextError",
     "DownloadError",
@@ -50,6 +53,7 @@ __all__ = [
     "ModelNotFoundError",
     "NumericsError",
     "OutOfMemoryError",
+    "QueueFullError",
     "Sampling",
     "Stream",
     "TemplateError",

@@ -21,6 +21,7 @@ from foredraft.engine.speculator import Limits, Speculator
 from foredraft.errors import UsageError
 from foredraft.models.tokenizer import Tokenizer
 
+PREDICTED = 1 << 16  # characters of a prediction that are read: all other requests wait for it
 Clock = Callable[[], float]
 
 
@@ -82,7 +83,8 @@ class Roster:
         if name == "suffix":
             return suffix
         if name == "prediction":
-            return Prediction(self._tokenizer.encode(drafting.prediction or ""), len(task.prompt))
+            text = (drafting.prediction or "")[:PREDICTED]
+            return Prediction(self._tokenizer.encode(text), len(task.prompt))
         return self.model(name).drafter(self._target, task.prompt, suffix, clock)
 
     def model(self, name: str) -> DraftModel:
