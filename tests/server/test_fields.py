@@ -279,6 +279,7 @@ TEXT = {"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "
             Drafting("prediction", prediction="ab"),
         ),
         ({"speculation": {"drafter": "model:big"}}, AUTO, Drafting("model:big")),
+        ({"speculation": "off", "prediction": TEXT}, AUTO, OFF),
     ],
 )
 def test_how_to_draft(fields, default, expected):
@@ -293,7 +294,7 @@ def test_how_to_draft(fields, default, expected):
         {"speculation": {"drafter": "off", "k": 3}},
         {"speculation": {"drafter": "model:/etc/passwd"}},
         {"speculation": {"drafter": "model:"}},
-        {"speculation": "off", "prediction": TEXT},
+        {"speculation": {"drafter": "suffix"}, "prediction": TEXT},
     ],
 )
 def test_drafting_that_cannot_be(fields):

@@ -229,6 +229,7 @@ class Shared(Strict):
         if isinstance(asked, str):
             asked = Speculation(drafter=asked)
         rule: Rule = "match" if asked.drafter == "off" else asked.rule
+        prediction = None if asked.drafter == "off" else prediction  # to compare, one field is enough
         try:
             drafting = Drafting(asked.drafter, asked.k, rule, prediction)
         except UsageError as error:
