@@ -38,12 +38,8 @@ class Stall:
         if not self._cost.is_known:
             return UNPRICED
         alone = self._cost.seconds(decoding)
-        limit = (
-            STALL
-            * max(self._usual_s, alone)
-            / self._drift
-            * (1.0 + max(0, prompts - 1) / (prompts + decoding))
-        )
+        patience = STALL * (1.0 + max(0, prompts - 1) / (prompts + decoding))
+        limit = patience * max(self._usual_s, alone) / self._drift
         return self._most(0, limit - alone) if apart else self._most(decoding, limit)
 
     def room(self, decoding: int, prompt_rows: int) -> int | None:

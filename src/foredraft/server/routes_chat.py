@@ -14,7 +14,7 @@ from foredraft.server.chat_choices import ChatChoices
 from foredraft.server.documents import ChatReply, answers_with, takes
 from foredraft.server.messages import ChatPrompt, render_messages
 from foredraft.server.service import Service, service_of
-from foredraft.server.writer import Asked, Writer, answer
+from foredraft.server.writer import Writer, answer
 
 PATH = "/v1/chat/completions"
 router = APIRouter()
@@ -35,15 +35,7 @@ async def chat_completions(http: HttpRequest) -> Response:
     requests = await _requests(service, body, prompt, arrived)
     reply_id = f"chatcmpl-{uuid.uuid4().hex}"
     flow = service.submit(reply_id, PATH, requests, drafting, arrived)
-    asked = Asked(
-        id=reply_id,
-        created=int(time.time()),
-        body=body,
-        fingerprint=service.fingerprint,
-        prompt_tokens=len(prompt.ids),
-        per_prompt=len(requests),
-        drafting=drafting or service.llm.drafting,
-    )
+    asked = service.asked(reply_id, body, len(prompt.ids), len(requests), drafting)
     writer = Writer(asked, ChatChoices(body, prompt, service.texts))
     return await answer(http, flow, writer, body.streams)
 

@@ -14,7 +14,7 @@ from foredraft.server.completion_body import CompletionBody
 from foredraft.server.completion_choices import CompletionChoices, TextPrompt
 from foredraft.server.documents import CompletionReply, answers_with, takes
 from foredraft.server.service import Service, service_of
-from foredraft.server.writer import Asked, Writer, answer
+from foredraft.server.writer import Writer, answer
 
 PATH = "/v1/completions"
 router = APIRouter()
@@ -38,15 +38,8 @@ async def completions(http: HttpRequest) -> Response:
     requests = await _requests(service, body, prompts, per_prompt, arrived)
     reply_id = f"cmpl-{uuid.uuid4().hex}"
     flow = service.submit(reply_id, PATH, requests, drafting, arrived)
-    asked = Asked(
-        id=reply_id,
-        created=int(time.time()),
-        body=body,
-        fingerprint=service.fingerprint,
-        prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
-        per_prompt=per_prompt,
-        drafting=drafting or service.llm.drafting,
-    )
+    prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+    asked = service.asked(reply_id, body, prompt_tokens, per_prompt, drafting)
     choices = CompletionChoices(body, prompts, per_prompt, service.texts, service.llm.tokenizer)
     writer = Writer(asked, choices, drops_all=body.most == 0)
     return await answer(http, flow, writer, body.streams, whole=_echoes_logprobs(body))

@@ -28,6 +28,7 @@ from foredraft.server.settings import ServeOptions
 from foredraft.server.structured import Grammars, spec_of
 from foredraft.server.tools.grammar_source import ToolGrammar
 from foredraft.server.traces import Traces
+from foredraft.server.writer import Asked
 
 INLINE = 16 << 10  # bytes of a body that the event loop works on itself
 
@@ -157,6 +158,25 @@ class Service:
             if self.traces is not None:
                 flow.at_end(partial(self.traces.close, name))
         return flow
+
+    def asked(
+        self,
+        reply_id: str,
+        body: Shared,
+        prompt_tokens: int,
+        per_prompt: int,
+        drafting: Drafting | None,
+    ) -> Asked:
+        """What a reply says of its request."""
+        return Asked(
+            id=reply_id,
+            created=int(time.time()),
+            body=body,
+            fingerprint=self.fingerprint,
+            prompt_tokens=prompt_tokens,
+            per_prompt=per_prompt,
+            drafting=drafting or self.llm.drafting,
+        )
 
     async def constraints(
         self, body: Shared, forced: ToolGrammar | None, has_tools: bool
