@@ -3,6 +3,11 @@
 import signal
 
 import pytest
+from hypothesis import settings
+
+# No test depends on how fast the machine is, as an example's deadline would.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")
