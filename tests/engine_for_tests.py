@@ -3,7 +3,7 @@
 import threading
 import time
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from types import SimpleNamespace
 from zlib import crc32
@@ -172,7 +172,9 @@ class Served:
 
 
 class Watch:
-    """Hears all that an engine tells. `on_deliver` is called after each delivery, `on_end` after each end."""
+    """Hears all that an engine tells. `on_deliver` is called after each delivery. What is delivered last must
+    have been counted before.
+    """
 
     def __init__(self):
         self.updates = defaultdict(list)
@@ -180,32 +182,43 @@ class Watch:
         self.ends = {}
         self.complaints = []
         self.on_deliver = lambda updates: None
-        self.on_end = lambda event: None
+        self._given = Counter()  # tokens in rounds that were told of, by ticket
+        self._over = set()  # who gets no more updates
         self._changed = threading.Condition()
 
     def deliver(self, updates):
         for ticket, update in updates:
-            before = self.updates[ticket]
-            if ticket in self.ends or (before and is_last(before[-1])):
+            if ticket in self._over:
                 self.complaints.append(f"{ticket} has ended, and got {update}")
-            before.append(update)
+            self.updates[ticket].append(update)
+            if is_last(update) and ticket not in self.ends:
+                self.complaints.append(f"{ticket} got its last update before its end was told")
+            if self._given[ticket] < sum(len(one.burst.ids) for one in self.updates[ticket]):
+                self.complaints.append(f"{ticket} got tokens that were not counted")
+        self._end(ticket for ticket, update in updates if is_last(update))
         self.on_deliver(updates)
 
     def passed(self, event):
         self.passes.append(event)
+        for ticket, one in event.rounds:
+            self._given[ticket] += len(one.tokens)
 
     def ended(self, event):
+        if event.ticket in self.ends:
+            self.complaints.append(f"{event.ticket} has ended twice")
+        self.ends[event.ticket] = event
+        if event.outcome == "cancelled":
+            self._end([event.ticket])
+
+    def _end(self, tickets):
         with self._changed:
-            if event.ticket in self.ends:
-                self.complaints.append(f"{event.ticket} has ended twice")
-            self.ends[event.ticket] = event
+            self._over.update(tickets)
             self._changed.notify_all()
-        self.on_end(event)
 
     def wait(self, *tickets):
-        """Until all have ended; the events that say so."""
+        """Until all have ended and their last update is here; the events that say so."""
         with self._changed:
-            assert self._changed.wait_for(lambda: set(tickets) <= self.ends.keys(), PATIENCE_S)
+            assert self._changed.wait_for(lambda: self._over.issuperset(tickets), PATIENCE_S)
         return [self.ends[ticket] for ticket in tickets]
 
     def completion(self, ticket):

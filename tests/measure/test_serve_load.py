@@ -6,7 +6,7 @@ import pytest
 
 from foredraft.errors import MeasurementError
 from foredraft.measure.serve_http import Http
-from foredraft.measure.serve_load import CHAT, Ask, ClosedLoop, Exchange, one, running, together, until
+from foredraft.measure.serve_load import CHAT, Ask, ClosedLoop, one, streaming, together, until
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
@@ -184,33 +184,43 @@ def test_failure_of_one_worker_ends_the_loop():
         with_server(answer, lambda http: ClosedLoop(http, (), measured, iter(())).run(3))
 
 
-def test_running_streams_are_watched_and_cancelled():
+def test_failure_of_one_of_several_requests_is_told():
+    with pytest.raises(MeasurementError, match="its usage says 5"):
+        with_server(
+            replying(HEAD + tokens(1) + usage(5)), lambda http: together(http, [ask() for _ in range(3)])
+        )
+
+
+def test_streams_are_watched_and_go_on_until_they_are_cancelled():
     stub = Stub()
 
     async def use(http):
-        async with running(http, [ask(chunks=1000, pause=0.005) for _ in range(3)]) as (streams, tasks):
-            await until(lambda: all(len(stream.moments) >= 4 for stream in streams), tasks)
-            assert all(isinstance(stream, Exchange) for stream in streams)
-            return [stream.gaps for stream in streams]
+        asks = (ask(chunks=3, pause=0.005) for _ in count())
+        async with streaming(http, asks, 3) as streams:
+            await until(lambda: all(len(stream.moments) >= 10 for stream in streams))
+        return streams
 
-    for gaps in with_server(stub.answer, use):
-        assert len(gaps) >= 3
-        assert all(end > start for start, end in gaps)
+    streams = with_server(stub.answer, use)
+    assert max(stub.seen) == 3
+    for stream in streams:
+        assert [len(exchange.moments) for exchange in stream.exchanges[:3]] == [3, 3, 3]
+        assert len(stream.gaps) <= len(stream.moments) - 4  # none from one answer to the next
+        assert all(end > start for start, end in stream.gaps)
 
 
-def test_waiting_ends_when_all_streams_have():
+def test_failure_of_a_stream_is_told_while_nobody_waits_for_it():
     async def use(http):
-        async with running(http, [ask()]) as (_, tasks):
-            await until(lambda: False, tasks)
-            return tasks[0].done()
-
-    assert with_server(Stub().answer, use)
-
-
-def test_failure_of_a_running_stream_is_told():
-    async def use(http):
-        async with running(http, [ask()]) as (_, tasks):
-            await until(lambda: False, tasks)
+        async with streaming(http, (ask() for _ in count()), 2):
+            await until(lambda: False)
 
     with pytest.raises(MeasurementError, match="its usage says 5"):
         with_server(replying(HEAD + tokens(1) + usage(5)), use)
+
+
+def test_failure_of_whoever_watches_streams_is_told():
+    async def use(http):
+        async with streaming(http, (ask(chunks=1000, pause=0.01) for _ in count()), 2):
+            raise ValueError("seen enough")
+
+    with pytest.raises(ValueError, match="seen enough"):
+        with_server(Stub().answer, use)

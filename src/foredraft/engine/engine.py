@@ -82,7 +82,8 @@ class Engine:
         self._open: set[int] = set()  # tickets of requests that have not ended
         self._next_ticket = 0
         self._draining = self._closing = False
-        self._jobs: dict[int, Job] = {}  # the thread's own
+        self._jobs: dict[int, Job] = {}  # the thread's own, as is what follows
+        self._late_s = 0.0  # that handing out the last pass took, after it was counted
         self._thread = threading.Thread(target=self._run, name="foredraft-engine", daemon=True)
 
     def start(self) -> None:
@@ -129,10 +130,10 @@ class Engine:
     @property
     def state(self) -> EngineState:
         """As it is at this moment; counted without stopping anything."""
-        pool, running = self._llm.pool, len(self._scheduler.running)
+        pool = self._llm.pool
         return EngineState(
-            running=running,
-            waiting=max(0, len(self._open) - running),
+            running=len(self._scheduler.running),
+            waiting=len(self._inbox) + len(self._scheduler.waiting),
             kv_blocks=pool.num_blocks,
             kv_used=pool.num_blocks - pool.num_free,
             kv_cached=pool.num_cached,
@@ -169,14 +170,18 @@ class Engine:
             self._trace(job, event)
             completion = job.answer.completion if job.answer.ended else None
             updates.append((job.ticket, Update(burst, completion)))
-        self._send(updates)
-        for job, error in step.failed:
-            self._fail(job, error)
-        for job, _, _ in step.rounds:
-            if job.answer.ended:
-                self._close(job, "stop" if job.answer.reason == "stop" else "length")
+        # Who has an answer finds it counted, so the observer is told first.
         if step.passes:
             self._watch(step, started)
+        over = [job for job, _, _ in step.rounds if job.answer.ended]
+        for job in over:
+            self._end(job, "stop" if job.answer.reason == "stop" else "length")
+        told = time.perf_counter()
+        self._send(updates)
+        self._late_s = time.perf_counter() - told
+        self._forget(over)
+        for job, error in step.failed:
+            self._fail(job, error)
 
     def _take_in(self) -> None:
         with self._changed:
@@ -192,22 +197,28 @@ class Engine:
         for ticket in cancelled:
             if (job := self._jobs.get(ticket)) is not None:
                 self._scheduler.remove(job)
-                self._close(job, "cancelled")
+                self._end(job, "cancelled")
+                self._forget([job])
 
     def _fail(self, job: Job, error: Exception) -> None:
         self._scheduler.remove(job)
-        self._send([(job.ticket, Update(Burst(job.answer.interrupt(), ()), error=error))])
-        self._close(job, "failed", error)
+        rest = Burst(job.answer.interrupt(), ())
+        self._end(job, "failed", error)
+        self._send([(job.ticket, Update(rest, error=error))])
+        self._forget([job])
 
-    def _close(self, job: Job, outcome: Outcome, error: Exception | None = None) -> None:
-        """It has ended, and nothing is held for it any more."""
+    def _end(self, job: Job, outcome: Outcome, error: Exception | None = None) -> None:
+        """It gets no more tokens, and holds no memory any more."""
         del self._jobs[job.ticket]
-        with self._changed:
-            self._open.discard(job.ticket)
-            self._changed.notify_all()
         answer = job.answer
         event = EndEvent(job.ticket, answer.completion, outcome, error, answer.queued_s, job.preempted)
         self._safely(lambda: self._observer.ended(event))
+
+    def _forget(self, jobs: Sequence[Job]) -> None:
+        """All has been told of them: others may come in their place."""
+        with self._changed:
+            self._open.difference_update(job.ticket for job in jobs)
+            self._changed.notify_all()
 
     def _watch(self, step: Step, started: float) -> None:
         passes, state = step.passes, self.state
@@ -222,7 +233,7 @@ class Engine:
             kv_blocks=state.kv_blocks,
             draft_s=draft_s,
             pass_s=pass_s,
-            host_s=max(0.0, time.perf_counter() - started - draft_s - pass_s),
+            host_s=max(0.0, time.perf_counter() - started - draft_s - pass_s) + self._late_s,
             plain_s=sum(one.plain_s for one in passes),
             spent_s=sum(one.spent_s for one in passes),
             rounds=[(job.ticket, event) for job, _, event in step.rounds],

@@ -124,33 +124,52 @@ async def one(http: Http, ask: Ask) -> Reply:
 
 async def together(http: Http, asks: Iterable[Ask]) -> list[Reply]:
     """All at once."""
-    async with running(http, asks) as (_, tasks):
-        return list(await asyncio.gather(*tasks))
-
-
-@asynccontextmanager
-async def running(
-    http: Http, asks: Iterable[Ask]
-) -> AsyncIterator[tuple[list[Exchange], list[asyncio.Task[Reply]]]]:
-    """Requests that go on while the `with` block runs; those that have not ended by then are cancelled."""
-    exchanges = [Exchange(ask) for ask in asks]
-    tasks = [asyncio.create_task(exchange.run(http)) for exchange in exchanges]
+    tasks = [asyncio.create_task(one(http, ask)) for ask in asks]
     try:
-        yield exchanges, tasks
+        return list(await asyncio.gather(*tasks))
     finally:
         await _cancelled(tasks)
 
 
-async def until(
-    reached: Callable[[], bool], tasks: Sequence[asyncio.Task[Reply]], poll_s: float = 0.01
-) -> None:
-    """Wait until it is so, or until one of the requests has failed or all have ended."""
+@dataclass
+class Stream:
+    """Requests one after the other: where an answer ends, the next is sent."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    @property
+    def moments(self) -> list[tuple[float, int]]:
+        return [moment for exchange in self.exchanges for moment in exchange.moments]
+
+    @property
+    def gaps(self) -> list[tuple[float, float]]:
+        """Within answers; between two of them there is a prompt."""
+        return [gap for exchange in self.exchanges for gap in exchange.gaps]
+
+    async def run(self, http: Http, asks: Iterator[Ask]) -> None:
+        for ask in asks:
+            self.exchanges.append(Exchange(ask))
+            await self.exchanges[-1].run(http)
+
+
+@asynccontextmanager
+async def streaming(http: Http, asks: Iterator[Ask], count: int) -> AsyncIterator[list[Stream]]:
+    """So many streams, which share what is asked, while the `with` block runs: it ends early, with the error,
+    when a request fails.
+    """
+    streams = [Stream() for _ in range(count)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stream.run(http, asks)) for stream in streams]
+            yield streams
+            for task in tasks:
+                task.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def until(reached: Callable[[], bool], poll_s: float = 0.01) -> None:
     while not reached():
-        for task in tasks:
-            if task.done():
-                task.result()
-        if all(task.done() for task in tasks):
-            return
         await asyncio.sleep(poll_s)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from foredraft.measure.serve_counts import Passes
-from foredraft.measure.serve_load import Ask, Exchange, one, running, together, until
+from foredraft.measure.serve_load import Ask, Stream, one, streaming, together, until
 from foredraft.measure.serve_order import AUTO, OFF, SIDES
 from foredraft.measure.serve_session import Session, Texts
 
@@ -68,19 +68,14 @@ async def stall(session: Session, repeat: int, side: str) -> Stall:
     sizes, http = session.sizes, session.http
     ids = session.ids(sizes.long, repeat)
     alone = await one(http, session.asks.tokens("a long prompt", ids, side, max_tokens=2))
-    asks = islice(_long_answers(session, side), sizes.streams)
-    async with running(http, asks) as (streams, tasks):
-        await until(lambda: all(stream.moments for stream in streams), tasks)
+    async with streaming(http, _long_answers(session, side), sizes.streams) as streams:
+        await until(lambda: all(stream.moments for stream in streams))
         began = max(stream.moments[0][0] for stream in streams)
         steady = [len(stream.moments) + sizes.chunks for stream in streams]
-        await until(lambda: _have(streams, steady), tasks)
+        await until(lambda: _have(streams, steady))
         busy = await one(http, session.asks.tokens("a long prompt", ids, side, max_tokens=2))
         read = busy.sent + busy.ttft_s
-        await until(lambda: all(stream.moments[-1][0] > read for stream in streams), tasks)
-        if any(task.done() for task in tasks):
-            raise http.trouble(
-                "a stream filled its context before the long prompt was read; give a larger one"
-            )
+        await until(lambda: all(stream.moments[-1][0] > read for stream in streams))
     await session.idle()
     gaps = [gap for stream in streams for gap in stream.gaps]
     return Stall(
@@ -95,12 +90,11 @@ async def stall(session: Session, repeat: int, side: str) -> Stall:
 
 
 async def steady(session: Session, repeat: int, side: str, at_once: int) -> Steady:
-    asks = islice(_long_answers(session, side), at_once)
-    async with running(session.http, asks) as (streams, tasks):
-        await until(lambda: all(stream.moments for stream in streams), tasks)
+    async with streaming(session.http, _long_answers(session, side), at_once) as streams:
+        await until(lambda: all(stream.moments for stream in streams))
         before, started = await session.counts(), time.perf_counter()
         goals = [len(stream.moments) + session.sizes.chunks for stream in streams]
-        await until(lambda: _have(streams, goals), tasks)
+        await until(lambda: _have(streams, goals))
         after, ended = await session.counts(), time.perf_counter()
     await session.idle()
     return Steady(side, repeat, at_once, ended - started, Passes.of(after.since(before)))
@@ -151,9 +145,9 @@ async def exact(session: Session, texts: Texts) -> None:
 
 
 def _long_answers(session: Session, side: str) -> Iterator[Ask]:
-    """Of short prompts, going on until they are cancelled."""
+    """Of short prompts, each as long as the context lets it be."""
     return session.asks.endless(session.order.short(), side, max_tokens=session.ctx, ignore_eos=True)
 
 
-def _have(streams: Sequence[Exchange], chunks: Sequence[int]) -> bool:
+def _have(streams: Sequence[Stream], chunks: Sequence[int]) -> bool:
     return all(len(stream.moments) >= least for stream, least in zip(streams, chunks, strict=True))
