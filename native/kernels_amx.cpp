@@ -12,12 +12,12 @@ namespace {
 
 // Groups unpacked at a time, a step before they are multiplied: a tile can't be loaded from stores still under way.
 constexpr size_t kStep = 8;
-// Groups from one multiplied to one fetched from memory: three steps (16, 32 and 48 measured slower).
-constexpr size_t kAhead = 24;
+// Groups from one multiplied to one fetched into the first cache: three steps (16, 32 and 48 measured slower). The second is far ahead.
+constexpr size_t kAhead = 24, kFarAhead = 8192;  // and bytes beyond these
 // Tiles of rows that share the unpacked codes: few enough for their activations to stay in the core's cache.
 constexpr size_t kTogether = 8;
 // With fewer rows in a tile, storing its products and reading them again takes longer than AVX-512's products do.
-constexpr int kFewestRows = 9;
+constexpr int kFewestRows = 11;
 
 struct alignas(64) Group {  // of a panel's weights, ready to be multiplied; column: the minimum or, for Q6_K, the halves' sub-scales
     uint8_t codes[512];
@@ -103,7 +103,7 @@ inline void add_groups(const Group* w, const Tile& t, size_t begin, size_t end, 
         if (g + 1 < end) multiply<Halves>(w[1], t.q + (g + 1) * M * kGroup, dots[(g + 1 - begin) % 2]);
         for (int line = 0; line < M / 2; line++, soon += kLine) __builtin_prefetch(soon);
         if (weights) {
-            for (size_t b = 0; b < Bytes; b += 64) __builtin_prefetch(weights + b);
+            for (size_t b = 0; b < Bytes; b += 64) __builtin_prefetch(weights + b), __builtin_prefetch(weights + kFarAhead + b, 0, 2);
             weights += Bytes;
         }
         add_group<Halves, M>(*w, t, g, dots[(g - begin) % 2], acc);

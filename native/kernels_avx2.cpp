@@ -52,6 +52,10 @@ inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, 
     return _mm256_add_epi32(sum, _mm256_madd_epi16(dot16<2>(u + 6, q + 24), s.second));
 }
 
+template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const int16_t* halves, int, Int* sum) {
+    *sum = dot32<Bits>(u, q, halves);
+}
+
 #include "kernels_gemm.inc"
 
 }  // namespace

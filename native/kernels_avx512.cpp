@@ -48,7 +48,14 @@ template <int Count> inline Int dot(Int sum, const Int* u, const int8_t* q) {
     return sum;
 }
 
-template <int Bits> inline Int dot32(const Int u[8], const int8_t* q, const int16_t*) { return dot<8>(_mm512_setzero_si512(), u, q); }
+template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const int16_t*, int rows, Int* sums) {
+#pragma GCC unroll kByTurns
+    for (int m = 0; m < rows; m++) sums[m] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+#pragma GCC unroll kByTurns
+        for (int m = 0; m < rows; m++) sums[m] = _mm512_dpbusd_epi32(sums[m], u[i], word(q + m * kGroup + 4 * i));
+}
 
 struct SubScales {
     Int first, second, both;

@@ -28,6 +28,10 @@ inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, 
     return _mm256_sub_epi32(_mm256_add_epi32(first, second), _mm256_slli_epi32(_mm256_madd_epi16(s.both, word(halves)), 5));
 }
 
+template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const int16_t* halves, int, Int* sum) {
+    *sum = dot32<Bits>(u, q, halves);
+}
+
 #include "kernels_gemm.inc"
 
 }  // namespace

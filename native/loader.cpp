@@ -59,7 +59,7 @@ struct Model::Loader {
         }
         if (const TensorSpec* t = second_head()) total += file_bytes(*t), bytes += memory_bytes(*t, Type::Q4_0);
         // Room past the end: kernels prefetch ahead.
-        model.weights_ = std::make_unique<Buffer>(bytes + 8192);
+        model.weights_ = std::make_unique<Buffer>(bytes + (size_t(32) << 10));
         if (progress) progress(0, total);
     }
 
