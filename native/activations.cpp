@@ -37,11 +37,12 @@ std::vector<Task> share_out(const std::vector<Product>& products, size_t threads
 void Activations::fill(const Kernels& kernels, ThreadPool& pool, const float* x, size_t rows, size_t inputs) {
     const size_t groups = inputs / kGroup, count = (rows + kernels.tile - 1) / kernels.tile;
     q_.resize(rows * inputs), scale_.resize(rows * groups), sum_.resize(rows * groups), halves_.resize(2 * rows * groups);
+    offsets_.resize(2 * rows * groups);
     tiles_.clear();
     for (size_t i = 0, first = 0; i < count; i++) {  // even tiles: nine rows are five and four, not eight and one
         const size_t size = rows / count + (i < rows % count);
         tiles_.push_back({(int)size, groups, q_.data() + first * inputs, scale_.data() + first * groups, sum_.data() + first * groups,
-                          halves_.data() + 2 * first * groups, x + first * inputs});
+                          halves_.data() + 2 * first * groups, offsets_.data() + 2 * first * groups, x + first * inputs});
         first += size;
     }
     const auto quantise = [&](size_t i, size_t) {
@@ -49,6 +50,7 @@ void Activations::fill(const Kernels& kernels, ThreadPool& pool, const float* x,
         for (size_t m = 0; m < (size_t)t.rows; m++)
             kernels.quantise(t.x + m * inputs, inputs, m, t.rows, const_cast<int8_t*>(t.q), const_cast<float*>(t.scale),
                              const_cast<float*>(t.sum), const_cast<int16_t*>(t.halves));
+        for (size_t m = 0; m < 2 * groups * t.rows; m++) const_cast<int32_t*>(t.offsets)[m] = -32 * t.halves[m];
     };
     pool.run(count, quantise);
 }

@@ -18,6 +18,7 @@ private:
     std::vector<int8_t> q_;
     std::vector<float> scale_, sum_;
     std::vector<int16_t> halves_;
+    std::vector<int32_t> offsets_;
 };
 
 struct Product {

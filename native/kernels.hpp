@@ -15,6 +15,7 @@ struct Tile {
     const float* scale;      // [groups][rows]
     const float* sum;        // [groups][rows]: scale * sum of q, which minimums are multiplied with
     const int16_t* halves;   // [groups][rows][2]: sums of q over the first and the last 16 inputs
+    const int32_t* offsets;  // [groups][rows][2]: -32 * halves
     const float* x;          // [rows][inputs] unquantised, for float weights
 };
 

@@ -44,12 +44,13 @@ struct SubScales {
 };
 
 // sum of sub_scale * (u - 32) * q over both halves of the group
-inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, const SubScales& s) {
-    Int sum = _mm256_slli_epi32(_mm256_madd_epi16(s.both, word(halves)), 5);
+inline Col scaled_dot32(const Int u[8], const Tile& t, size_t i, const SubScales& s) {
+    const int8_t* q = t.q + i * kGroup;
+    Int sum = _mm256_slli_epi32(_mm256_madd_epi16(s.both, word(t.halves + 2 * i)), 5);
     sum = _mm256_sub_epi32(_mm256_madd_epi16(dot16<2>(u, q), s.first), sum);
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(dot16<2>(u + 2, q + 8), s.first));
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(dot16<2>(u + 4, q + 16), s.second));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(dot16<2>(u + 6, q + 24), s.second));
+    return to_float(_mm256_add_epi32(sum, _mm256_madd_epi16(dot16<2>(u + 6, q + 24), s.second)));
 }
 
 template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const int16_t* halves, int, Int* sum) {

@@ -58,17 +58,15 @@ template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const 
 }
 
 struct SubScales {
-    Int first, second, both;
-    SubScales(const int8_t* a, const int8_t* b) : first(load_signed(a)), second(load_signed(b)) {
-        both = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
-    }
+    Col first, second;
+    SubScales(const int8_t* a, const int8_t* b) : first(to_float(load_signed(a))), second(to_float(load_signed(b))) {}
 };
 
-// sum of sub_scale * (u - 32) * q over both halves of the group
-inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, const SubScales& s) {
-    const Int first = _mm512_mullo_epi32(dot<4>(_mm512_setzero_si512(), u, q), s.first);
-    const Int second = _mm512_mullo_epi32(dot<4>(_mm512_setzero_si512(), u + 4, q + 16), s.second);
-    return _mm512_sub_epi32(_mm512_add_epi32(first, second), _mm512_slli_epi32(_mm512_madd_epi16(s.both, word(halves)), 5));
+// sum of sub_scale * (u - 32) * q over both halves of the group: integers below 2^24 in magnitude, so floats are exact, and quicker
+inline Col scaled_dot32(const Int u[8], const Tile& t, size_t i, const SubScales& s) {
+    const Int first = dot<4>(word(t.offsets + 2 * i), u, t.q + i * kGroup);
+    const Int second = dot<4>(word(t.offsets + 2 * i + 1), u + 4, t.q + i * kGroup + 16);
+    return fma(to_float(second), s.second, mul(to_float(first), s.first));
 }
 
 #include "kernels_gemm.inc"

@@ -22,10 +22,11 @@ struct SubScales {
 };
 
 // sum of sub_scale * (u - 32) * q over both halves of the group
-inline Int scaled_dot32(const Int u[8], const int8_t* q, const int16_t* halves, const SubScales& s) {
+inline Col scaled_dot32(const Int u[8], const Tile& t, size_t i, const SubScales& s) {
+    const int8_t* q = t.q + i * kGroup;
     const Int first = _mm256_mullo_epi32(dot<4>(_mm256_setzero_si256(), u, q), s.first);
     const Int second = _mm256_mullo_epi32(dot<4>(_mm256_setzero_si256(), u + 4, q + 16), s.second);
-    return _mm256_sub_epi32(_mm256_add_epi32(first, second), _mm256_slli_epi32(_mm256_madd_epi16(s.both, word(halves)), 5));
+    return to_float(_mm256_sub_epi32(_mm256_add_epi32(first, second), _mm256_slli_epi32(_mm256_madd_epi16(s.both, word(t.halves + 2 * i)), 5)));
 }
 
 template <int Bits> inline void dot_rows(const Int u[8], const int8_t* q, const int16_t* halves, int, Int* sum) {

@@ -309,6 +309,13 @@ def test_a_grammar_that_cannot_be_had_is_refused_with_the_reason(kind, source, r
     assert len(message) < 700
 
 
+def test_a_large_schema_is_within_the_limits():
+    properties = {f"field_{n}": {"type": ["string", "integer", "null"][n % 3]} for n in range(300)}
+    here = grammar("json", json.dumps({"type": "object", "properties": properties}))
+    start = TOKENIZER.encode('{"field_')[0]
+    assert here.allowed([start]) == 1
+
+
 def references(count, link):
     links = {f"a{n}": {"items": {"$ref": link(n + 1)}, "$anchor": f"a{n}"} for n in range(count)}
     return json.dumps({"$defs": links | {f"a{count}": {"$anchor": f"a{count}"}}, "$ref": link(0)})
@@ -438,3 +445,15 @@ def test_real_vocabularies(name):
                 break
         Draft202012Validator(FORM).validate(json.loads(tokenizer.decode(text, special=False)))
         assert drafted > 15
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_ambiguous_grammar_is_given_up_before_its_masks_take_long(name):
+    """Each takes longer than the one before, and everybody would wait for it."""
+    tokenizer = tokenizer_of(name)
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    with pytest.raises(ForedraftError, match="Too many items"):
+        here = compiler.compile(GrammarSpec("grammar", 'start: a\na: "a" | "b" | a a | a a a'))()
+        for token in tokenizer.encode("abba" * 60):
+            follow = left(here, vocab=tokenizer.vocab_size)
+            here.advance([token if token in follow else min(follow)])

@@ -24,8 +24,9 @@ from foredraft.models.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-# Of llguidance's work, in its own units. Its defaults let a grammar take seconds for a mask.
-MOST_SYMBOLS, MOST_STATES, MOST_ITEMS = 30_000, 20_000, 20_000
+# Of llguidance's work, in its own units. Its defaults let a grammar take seconds for a mask, and everybody
+# waits: with 4,000 items the worst known takes 25 ms. An object with 300 optional properties needs 2,000.
+MOST_SYMBOLS, MOST_STATES, MOST_ITEMS = 30_000, 20_000, 4_000
 SHOWN = 400  # characters of its messages, which quote the grammar
 
 # A byte of a mask has a bit for each of eight tokens: what is to be added to their logits.
