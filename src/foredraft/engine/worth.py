@@ -13,13 +13,13 @@ from bisect import bisect
 
 EDGES = (0.1, 0.4, 1.0, 2.0, 4.0)  # tokens that a draft without it is worth
 NEGLIGIBLE = 0.01  # tokens: whoever takes less time is always asked
-HOPE = 0.3  # tokens that an ask is expected to be worth before anything is known
+HOPE = 0.5  # tokens that an ask is expected to be worth before anything is known
 SPEED = 0.2
 SIDE = 0.25  # of what is learned for one class, the part that the others learn
 FORGIVENESS = 0.004  # a round
-CREDIT = 2.0  # tokens that may be lost on trying
+CREDIT = 4.0  # tokens that may be lost on trying
 CREDIT_SHARE = 0.005  # and so many for every round
-CATCH_UP = 12.0  # tokens that may be spent at once on catching up
+CATCH_UP = 16.0  # tokens that may be spent at once on catching up
 CATCH_UP_SHARE = 0.1  # and so many for every round
 
 
